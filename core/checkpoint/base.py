@@ -1,0 +1,78 @@
+"""A checkpoint: header first, values in row blocks when asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.tensor_info import TensorInfo
+
+
+class Container(Enum):
+    """How the tensors are stored."""
+
+    SAFETENSORS = "safetensors"
+    GGUF = "GGUF"
+    PYTORCH = "PyTorch"
+
+
+class Checkpoint(ABC):
+    """An open checkpoint. Opening reads headers only; nothing here ever holds the whole model.
+
+    A tensor of shape (…, K) is seen as `rows` × K, rows being all other axes multiplied. Reading is thread-safe.
+    """
+
+    path: Path
+    container: Container
+    files: tuple[Path, ...]
+    tensors: tuple[TensorInfo, ...]
+    config: Mapping[str, Any]  # config.json of a folder, {} when there is none
+    side_files: tuple[Path, ...]  # tokenizer, generation config, template, licence, README … of a folder
+    architecture: str  # 'llama', 'qwen3moe' …; '' when it can not be told
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """GGUF keys and values (arrays are read when asked for); {} for other containers."""
+        return {}
+
+    def tensor(self, name: str) -> TensorInfo:
+        """The tensor of that name. Raises KeyError."""
+        return self._by_name[name]
+
+    @property
+    def _by_name(self) -> dict[str, TensorInfo]:
+        cached = self.__dict__.get("_by_name_cache")
+        if cached is None:
+            cached = self.__dict__["_by_name_cache"] = {t.name: t for t in self.tensors}
+        return cached
+
+    @property
+    def total_bytes(self) -> int:
+        """Stored bytes of all tensors, each shared storage counted once."""
+        return sum(t.nbytes for t in self.tensors if not t.tied_to)
+
+    @abstractmethod
+    def read_raw(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Stored bytes of rows start…stop as uint8 [rows, bytes of a row]. Raises UserError when the file is short."""
+
+    @abstractmethod
+    def read_rows(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Values of rows start…stop as float32 [rows, K], decoded. Raises UserError when the file is short."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hex digest over header bytes, file sizes and modification times: cheap, changes when the source does."""
+
+    def close(self) -> None:
+        """Release file handles and maps."""
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

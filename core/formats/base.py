@@ -1,0 +1,80 @@
+"""A number format: pure functions from values to stored parts and back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from core.contract import ByteCount, NumericContract
+
+
+class Method(Enum):
+    """How the numbers inside an artifact are chosen. It is no part of the artifact."""
+
+    ROUND = "round-to-nearest"
+    SEARCH = "clip-search"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One stored array of a tensor. suffix goes after the tensor's base name ('_packed'); '' for the tensor itself.
+
+    dtype: a safetensors dtype, or a GGML type name for block types. shape: as the container lists it, in elements.
+    """
+
+    suffix: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class EncodeOptions:
+    """What encode needs besides the values. importance: float32 [K] weight of each column's squared error, or None.
+
+    amax: the whole tensor's largest |value|, for formats whose `needs_amax` is set.
+    """
+
+    method: Method = Method.SEARCH
+    importance: np.ndarray | None = None
+    amax: float = 0.0
+    threads: int = 1
+
+
+class Format(ABC):
+    """One numeric format. Instances are immutable and stand in `core.formats.FORMATS`.
+
+    A tensor is encoded in row blocks: `encode` of consecutive blocks, appended part by part, equals `encode` of the
+    whole, as long as each block but the last has a multiple of `row_multiple` rows.
+    """
+
+    name: str  # as the user writes it: 'Q4_K', 'w4a16-g128'
+    container: str  # 'gguf' or 'safetensors'
+    contract: NumericContract
+    row_multiple: int = 1
+    needs_amax: bool = False
+    error_bound: float = 0.0  # |x−x̂| ≤ error_bound × largest |x| of the scale's group, for finite x
+
+    @abstractmethod
+    def accepts(self, shape: Sequence[int]) -> str:
+        """'' when a tensor of this shape can be stored, else one plain clause that says why not."""
+
+    @abstractmethod
+    def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
+        """The arrays that a tensor of this shape becomes, in the order `encode` returns them."""
+
+    @abstractmethod
+    def bytes_for(self, shape: Sequence[int]) -> ByteCount:
+        """Exact bytes by kind; the total equals the sum of the parts' nbytes."""
+
+    @abstractmethod
+    def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
+        """float32 [R, K] → one uint8 array a part (its bytes in file order). Inf and NaN raise ValueError."""
+
+    @abstractmethod
+    def decode(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> np.ndarray:
+        """The parts of R whole rows (uint8 arrays) → float32 [R, K]."""
