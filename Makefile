@@ -1,0 +1,80 @@
+# Bitsmith: `make run` opens the window, `make test` runs the tests. Both set up .venv in this folder first.
+# Nothing is installed outside .venv. Each step leaves a stamp file, so that a second call starts at once.
+
+PYTHON ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check install --quiet -c constraints.txt
+BUILD_TOOLS := scikit-build-core nanobind cmake ninja setuptools
+NATIVE := $(wildcard CMakeLists.txt) $(shell find kernels/cpu -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
+CPP := $(filter-out %CMakeLists.txt,$(NATIVE))
+PYTEST_ARGS ?=
+
+export PYTHONNOUSERSITE := 1
+
+.PHONY: help run test lint format screens bench clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run      open the window, with a sample model at hand (without a display: the same job as text)"
+	@echo "make test     run all tests          make test PYTEST_ARGS='-m \"not slow and not interop\"' runs the quick ones"
+	@echo "make lint     ruff, mypy, import-linter, clang-format"
+	@echo "make format   let ruff and clang-format lay out the code"
+	@echo "make screens  write pictures of every page, light and dark, to build/screens/"
+	@echo "make bench    print rates as ratios against llama.cpp on this computer"
+	@echo "make clean    remove .venv and build/"
+
+# ---- set-up --------------------------------------------------------------------------------------------------------
+
+$(VENV)/.made: packaging/find_python.sh
+	@python="$$(sh packaging/find_python.sh '$(PYTHON)')" || exit 1; \
+	"$$python" -m venv $(VENV) || { \
+	  echo "$$python can not make a virtual environment. On Debian and Ubuntu: apt install python3-venv." >&2; exit 1; }
+	@touch $@
+
+# torch goes first and by itself, so that pip takes the wheel at hand before another package asks for any torch.
+$(VENV)/.base: $(VENV)/.made constraints.txt
+	@echo "Installing torch and the build tools into $(VENV) (once) …"
+	@$(PIP) torch==2.13.0
+	@$(PIP) $(BUILD_TOOLS)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.base pyproject.toml $(NATIVE)
+	@echo "Installing Bitsmith and its dependencies into $(VENV) …"
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/.installed
+	@echo "Installing what the tests and the linters need …"
+	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-build-isolation --editable '.[test,dev]'
+	@touch $@
+
+# ---- use -----------------------------------------------------------------------------------------------------------
+
+run: $(VENV)/.installed
+	@sh packaging/run.sh $(PY)
+
+test: $(VENV)/.tested
+	@$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.tested
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports --no-cache
+	@$(if $(CPP),$(VENV)/bin/clang-format --dry-run -Werror $(CPP),:)
+
+format: $(VENV)/.tested
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+	@$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP),:)
+
+screens: $(VENV)/.tested
+	$(PY) -m pytest -m gui tests/app $(PYTEST_ARGS)
+	@echo "Pictures are in build/screens/"
+
+bench: $(VENV)/.tested
+	$(PY) -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV) build
