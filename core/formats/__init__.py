@@ -1,0 +1,25 @@
+"""Every number format that Bitsmith writes, in one list. A new format is one file, one line here, one row in the tests."""
+
+from __future__ import annotations
+
+from core.errors import UserError
+from core.formats.base import EncodeOptions, Format, Method, Part
+from core.formats.ggml import GGML_FORMATS
+from core.formats.pack_quantized import PACK_QUANTIZED
+from core.formats.plain import PLAIN
+
+FORMATS: tuple[Format, ...] = (*GGML_FORMATS, *PACK_QUANTIZED, *PLAIN)
+
+_BY_NAME = {(f.container, f.name.lower()): f for f in FORMATS}
+
+
+def find_format(name: str, container: str) -> Format:
+    """The format of that name (any case) in 'gguf' or 'safetensors'. Raises UserError that lists the names."""
+    found = _BY_NAME.get((container, name.lower()))
+    if found is None:
+        names = ", ".join(f.name for f in FORMATS if f.container == container)
+        raise UserError(f"{name} is not a format for this output.", f"Use one of: {names}.")
+    return found
+
+
+__all__ = ["FORMATS", "EncodeOptions", "Format", "Method", "Part", "find_format"]

@@ -1,0 +1,190 @@
+"""GGML block formats: every GGUF tensor type that Bitsmith writes.
+
+Each is a contract and the name of a block kind; the arithmetic is in `kernels` under the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from core.contract import (
+    ByteCount,
+    ElementType,
+    NumericContract,
+    PerGroup,
+    PerTensor,
+    SuperBlock,
+)
+from core.formats.base import EncodeOptions, Format, Method, Part
+from kernels import layouts, ops
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
+IQ4_LEVELS = tuple(float(v) for v in layouts.IQ4_VALUES)
+
+HALVES = "byte j of a 32-value block holds value j (low) and j+16 (high)"
+
+
+def _float(name: str, element: ElementType) -> NumericContract:
+    return NumericContract(name, element, element.bits, PerTensor(), packing="little-endian")
+
+
+def _block32(name: str, bits: int, low: int, high: int, minimum: bool) -> NumericContract:
+    packing = (
+        HALVES + ("; bit 4 of each value in a 32-bit mask" if bits == 5 else "") if bits < 8 else "one byte a value"
+    )
+    return NumericContract(
+        name,
+        ElementType.INT,
+        bits,
+        PerGroup(32),
+        low,
+        high,
+        scale=ElementType.F16,
+        zero=ElementType.F16 if minimum else None,
+        symmetric=not minimum,
+        block=32,
+        packing=packing,
+    )
+
+
+def _super(
+    name: str, bits: int, low: int, high: int, sub: int, scale_bits: int, zero_bits: int, packing: str
+) -> NumericContract:
+    return NumericContract(
+        name,
+        ElementType.INT,
+        bits,
+        SuperBlock(256, sub, scale_bits, zero_bits),
+        low,
+        high,
+        scale=ElementType.F16,
+        zero=ElementType.F16 if zero_bits else None,
+        symmetric=not zero_bits,
+        block=256,
+        packing=packing,
+    )
+
+
+def _codebook(
+    name: str, granularity: PerGroup | SuperBlock, scale: ElementType, levels: tuple[float, ...], packing: str
+) -> NumericContract:
+    block = granularity.size if isinstance(granularity, SuperBlock) or name != "NVFP4" else 64
+    return NumericContract(
+        name,
+        ElementType.CODEBOOK,
+        4,
+        granularity,
+        0,
+        15,
+        scale=scale,
+        block=block,
+        packing=packing,
+        levels=levels,
+        tensor_scale=ElementType.F32 if name == "NVFP4" else None,
+    )
+
+
+CONTRACTS: tuple[tuple[NumericContract, float], ...] = (
+    # contract, and the largest |x−x̂| as a share of the group's largest |x| (search may clip, hence the room)
+    (_float("F32", ElementType.F32), 0.0),
+    (_float("F16", ElementType.F16), 2.0**-11),
+    (_float("BF16", ElementType.BF16), 2.0**-8),
+    (_block32("Q8_0", 8, -127, 127, False), 0.006),
+    (_block32("Q4_0", 4, -8, 7, False), 0.35),
+    (_block32("Q4_1", 4, 0, 15, True), 0.35),
+    (_block32("Q5_0", 5, -16, 15, False), 0.2),
+    (_block32("Q5_1", 5, 0, 31, True), 0.2),
+    (_super("Q2_K", 2, 0, 3, 16, 4, 4, "four values a byte, 32 apart"), 1.0),
+    (_super("Q3_K", 3, -4, 3, 16, 6, 0, "two low bits four a byte, high bit in a mask"), 0.8),
+    (_super("Q4_K", 4, 0, 15, 32, 6, 6, "two values a byte, 32 apart"), 0.5),
+    (_super("Q5_K", 5, 0, 31, 32, 6, 6, "low four bits two a byte, fifth bit in a mask"), 0.3),
+    (_super("Q6_K", 6, -32, 31, 16, 8, 0, "low four bits two a byte, two high bits four a byte"), 0.15),
+    (_codebook("IQ4_NL", PerGroup(32), ElementType.F16, IQ4_LEVELS, HALVES), 0.35),
+    (_codebook("IQ4_XS", SuperBlock(256, 32, 6), ElementType.F16, IQ4_LEVELS, HALVES), 0.5),
+    (
+        NumericContract(
+            "TQ1_0", ElementType.TERNARY, 1.625, PerGroup(256), -1, 1, ElementType.F16, block=256,
+            packing="five ternary digits a byte",
+        ),
+        1.0,
+    ),
+    (
+        NumericContract(
+            "TQ2_0", ElementType.TERNARY, 2, PerGroup(256), -1, 1, ElementType.F16, block=256,
+            packing="four values a byte, 32 apart",
+        ),
+        1.0,
+    ),
+    (_codebook("MXFP4", PerGroup(32), ElementType.F8_E8M0, E2M1, HALVES), 0.35),
+    (_codebook("NVFP4", PerGroup(16), ElementType.F8_E4M3, E2M1, "byte j of a 16-value block holds value j and j+8"), 0.35),
+)  # fmt: skip
+
+
+class GgmlBlock(Format):
+    """A GGUF tensor type. Rows are independent, so a tensor can be written in row blocks of any height."""
+
+    container = "gguf"
+
+    def __init__(self, contract: NumericContract, error_bound: float) -> None:
+        self.name = contract.name
+        self.contract = contract
+        self.error_bound = error_bound
+        self.needs_amax = contract.tensor_scale is not None
+
+    def row_bytes(self, columns: int) -> int:
+        """Bytes of one row of `columns` values."""
+        layout = layouts.BLOCKS[self.name]
+        return columns // layout.values * layout.bytes
+
+    def accepts(self, shape: Sequence[int]) -> str:
+        if not shape or prod(shape) == 0:
+            return "it has no values"
+        if shape[-1] % self.contract.block:
+            return f"rows of {shape[-1]:,} values do not divide into blocks of {self.contract.block}"
+        return ""
+
+    def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
+        main = Part("", self.name, tuple(shape), prod(shape[:-1]) * self.row_bytes(shape[-1]))
+        if self.contract.tensor_scale is None:
+            return (main,)
+        return (main, Part(".scale", "F32", (1,), 4))
+
+    def bytes_for(self, shape: Sequence[int]) -> ByteCount:
+        c = self.contract
+        values = prod(shape)
+        total = sum(p.nbytes for p in self.parts(shape))
+        if c.scale is None:
+            return ByteCount(payload=total)
+        payload = int(values * c.bits) // 8
+        g = c.granularity
+        zeros = 0
+        if c.zero is not None:
+            if isinstance(g, SuperBlock):
+                zeros = values // g.size * (c.zero.bits + g.size // g.sub * g.zero_bits) // 8
+            elif isinstance(g, PerGroup):
+                zeros = values // g.size * c.zero.bytes
+        return ByteCount(payload=payload, scales=total - payload - zeros, zeros=zeros)
+
+    def tensor_scale(self, options: EncodeOptions) -> float:
+        """The scale of the whole tensor (NVFP4): the largest |x| lands on the largest code times scale. 1 for zeros."""
+        return float(np.float32(options.amax / (6.0 * 448.0))) or 1.0
+
+    def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
+        search = options.method is Method.SEARCH
+        if self.contract.tensor_scale is None:
+            return (ops.encode_blocks(self.name, rows, options.importance, search, options.threads),)
+        scale = self.tensor_scale(options)
+        blocks = ops.encode_blocks(self.name, rows, options.importance, search, options.threads, tensor_scale=scale)
+        return (blocks, np.frombuffer(np.float32(scale).tobytes(), np.uint8))
+
+    def decode(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> np.ndarray:
+        values = ops.decode_blocks(self.name, parts[0].reshape(rows, -1), columns)
+        if self.contract.tensor_scale is not None:
+            values *= parts[1].view(np.float32)[0]
+        return values
+
+
+GGML_FORMATS: tuple[Format, ...] = tuple(GgmlBlock(contract, bound) for contract, bound in CONTRACTS)

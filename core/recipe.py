@@ -1,0 +1,139 @@
+"""What the user wants: a target, a method, and which tensors are treated differently. JSON in and out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from core.errors import UserError
+from core.formats import Method
+
+SCHEMA_VERSION = 1
+
+
+class Misfit(Enum):
+    """What becomes of a tensor whose rows the chosen format's blocks do not divide. Chosen before the run."""
+
+    SMALLER = "smaller-block"  # the next format with a smaller block or group
+    KEEP = "keep-16-bit"
+    STOP = "stop"
+
+
+class KeepGroup(Enum):
+    """Groups of tensors that can be kept in 16 bits with one switch."""
+
+    EMBEDDING = "embedding"
+    HEAD = "head"
+    ROUTER = "router"
+    ATTENTION = "attention"
+    FFN_DOWN = "ffn-down"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Tensors whose name `pattern` finds (a regular expression, `re.search`) get `format`; 'keep' keeps 16 bits."""
+
+    pattern: str
+    format: str
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.pattern)
+        except re.error as e:
+            raise UserError(
+                f"'{self.pattern}' is not a valid pattern: {e}.",
+                "Write a regular expression such as 'blk\\.0\\.' or 'down_proj'.",
+            ) from None
+
+    def matches(self, *names: str) -> bool:
+        return any(re.search(self.pattern, n) for n in names)
+
+
+KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """target: a name of `core.targets` ('Q4_K_M', 'w4a16-g128'). rules: the first that matches decides.
+
+    keep: groups kept in 16 bits. keep_first, keep_last: decoder layers kept in 16 bits at either end.
+    """
+
+    target: str = "Q4_K_M"
+    method: Method = Method.SEARCH
+    rules: tuple[Rule, ...] = ()
+    keep: frozenset[KeepGroup] = frozenset()
+    keep_first: int = 0
+    keep_last: int = 0
+    misfit: Misfit = Misfit.SMALLER
+
+    def to_json(self) -> str:
+        """One JSON object with its schema version; `from_json` gives the same recipe back."""
+        return json.dumps(
+            {
+                "schema": SCHEMA_VERSION,
+                "target": self.target,
+                "method": self.method.value,
+                "rules": [{"pattern": r.pattern, "format": r.format} for r in self.rules],
+                "keep": sorted(k.value for k in self.keep),
+                "keep_first": self.keep_first,
+                "keep_last": self.keep_last,
+                "misfit": self.misfit.value,
+            },
+            indent=2,
+        )
+
+    @staticmethod
+    def from_json(text: str) -> Recipe:
+        """Raises UserError for text that is no recipe, an unknown field, or a newer schema."""
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            raise UserError("This recipe is not valid JSON.", "Save it again from the Recipe page.") from None
+        if not isinstance(data, Mapping):
+            raise UserError("This recipe is not a JSON object.", "Save it again from the Recipe page.")
+        return _parse(data)
+
+    def with_rule(self, rule: Rule) -> Recipe:
+        return replace(self, rules=(*self.rules, rule))
+
+
+def _parse(data: Mapping[str, Any]) -> Recipe:
+    version = data.get("schema")
+    if version != SCHEMA_VERSION:
+        hint = "Update Bitsmith." if isinstance(version, int) and version > SCHEMA_VERSION else "Save it again."
+        raise UserError(f"This recipe has schema {version!r}; this program reads {SCHEMA_VERSION}.", hint)
+    known = {"schema", "target", "method", "rules", "keep", "keep_first", "keep_last", "misfit"}
+    if unknown := sorted(set(data) - known):
+        raise UserError(
+            f"This recipe has an unknown field '{unknown[0]}'.", f"Known fields: {', '.join(sorted(known))}."
+        )
+    try:
+        recipe = Recipe(
+            target=_typed(data.get("target", ""), str),
+            method=Method(data.get("method", Method.SEARCH.value)),
+            rules=tuple(Rule(_typed(r["pattern"], str), _typed(r["format"], str)) for r in data.get("rules", ())),
+            keep=frozenset(KeepGroup(k) for k in data.get("keep", ())),
+            keep_first=_count(data.get("keep_first", 0)),
+            keep_last=_count(data.get("keep_last", 0)),
+            misfit=Misfit(data.get("misfit", Misfit.SMALLER.value)),
+        )
+    except (KeyError, TypeError, ValueError) as e:
+        raise UserError(f"This recipe has a wrong value: {e}.", "Save it again from the Recipe page.") from None
+    return recipe
+
+
+def _typed(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} should be a {kind.__name__}")
+    return value
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} should be a whole number, 0 or more")
+    return int(value)
