@@ -1,0 +1,112 @@
+"""Stored element and block types: how many bytes a row takes, and its values as float32."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from core.errors import UserError
+
+# Bits of one element, by the names of the safetensors format.
+ELEMENT_BITS = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+    "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8,
+    "BOOL": 8, "C64": 64,
+}  # fmt: skip
+
+# GGML type number → name, values of a block, bytes of a block.
+GGML_TYPES: dict[int, tuple[str, int, int]] = {
+    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
+    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
+    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
+    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
+    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
+    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
+    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
+}  # fmt: skip
+GGML_BLOCKS = {name: (values, size) for name, values, size in GGML_TYPES.values() if name not in ELEMENT_BITS}
+
+_NUMPY = {
+    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
+    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "u1",
+}  # fmt: skip
+
+
+def is_block_type(dtype: str) -> bool:
+    """Whether values of this type are stored in blocks with scales of their own (GGML's quantized types)."""
+    return dtype in GGML_BLOCKS
+
+
+def row_bytes(dtype: str, columns: int) -> int:
+    """Bytes of a row of `columns` values. Raises ValueError when a row would not be whole bytes or whole blocks."""
+    if dtype in GGML_BLOCKS:
+        values, size = GGML_BLOCKS[dtype]
+        if columns % values:
+            raise ValueError(f"{columns} columns are no multiple of {values}, the block of {dtype}")
+        return columns // values * size
+    bits = columns * ELEMENT_BITS[dtype]
+    if bits % 8:
+        raise ValueError(f"{columns} columns of {dtype} are not a whole number of bytes")
+    return bits // 8
+
+
+def tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Bytes of a row-major tensor of that shape, without padding. Raises ValueError like `row_bytes`."""
+    columns = shape[-1] if len(shape) else 1
+    return prod(shape[:-1]) * row_bytes(dtype, columns)
+
+
+def decode(raw: np.ndarray, dtype: str, columns: int) -> np.ndarray:
+    """Stored rows, uint8 [R, bytes of a row] → float32 [R, columns]. Raises UserError for a type without a decoder."""
+    rows = raw.shape[0]
+    raw = np.ascontiguousarray(raw)
+    if dtype in _NUMPY:
+        return raw.reshape(-1).view(_NUMPY[dtype]).astype(np.float32).reshape(rows, columns)
+    if dtype == "BF16":
+        return (raw.reshape(-1).view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(rows, columns)
+    if dtype in _FLOAT8:
+        return _FLOAT8[dtype][raw].reshape(rows, columns)
+    if dtype in GGML_BLOCKS:
+        return _decode_blocks(raw, dtype, columns)
+    raise UserError(f"Values of type {dtype} can not be decoded.", "Use the checkpoint that it was made from.")
+
+
+def _decode_blocks(raw: np.ndarray, dtype: str, columns: int) -> np.ndarray:
+    from gguf.constants import GGMLQuantizationType
+    from gguf.quants import dequantize
+
+    try:
+        values = dequantize(raw.reshape(-1), GGMLQuantizationType[dtype])
+    except (KeyError, NotImplementedError) as error:
+        raise UserError(
+            f"Values of type {dtype} can not be decoded.", "Use the model that it was made from."
+        ) from error
+    return np.ascontiguousarray(values, np.float32).reshape(raw.shape[0], columns)
+
+
+def _float8_table(exponent_bits: int, bias: int, infinities: bool) -> np.ndarray:
+    """All 256 values of an 8-bit float. OCP E4M3 has no infinities and one NaN a sign; E5M2 is as IEEE 754 would be."""
+    mantissa_bits = 7 - exponent_bits
+    codes = np.arange(256)
+    mantissa = (codes & ((1 << mantissa_bits) - 1)).astype(np.float64)
+    exponent = (codes & 0x7F) >> mantissa_bits
+    fraction = mantissa / (1 << mantissa_bits)
+    value = np.where(exponent > 0, (1 + fraction) * 2.0 ** (exponent - bias), fraction * 2.0 ** (1 - bias))
+    top = (1 << exponent_bits) - 1
+    if infinities:
+        value = np.where(exponent == top, np.where(mantissa > 0, np.nan, np.inf), value)
+    else:
+        value = np.where((codes & 0x7F) == 0x7F, np.nan, value)
+    return np.where(codes & 0x80, -value, value).astype(np.float32)
+
+
+_FLOAT8 = {
+    "F8_E4M3": _float8_table(4, 7, infinities=False),
+    "F8_E5M2": _float8_table(5, 15, infinities=True),
+    "F8_E8M0": np.append(2.0 ** (np.arange(255.0) - 127), np.nan).astype(np.float32),
+}
