@@ -1,0 +1,74 @@
+// What the searches of all super-block types share: a normalised batch and the rounding of its float16 scales.
+//
+// The searches minimise Σ w·(x − decoded)², w the importance or 1, in the values a reader will decode: scales are taken
+// as stored. One lane holds one super-block (IQ4_NL: one block), so each lane runs a plain scalar search of its own.
+#pragma once
+#include "../transpose.h"
+
+namespace bitsmith {
+namespace BITSMITH_NS {
+
+constexpr float kLargestSum = 3.0e38f;
+
+// Values and importance divided by powers of two that bring the largest of each block into [1, 2): nothing overflows
+// or underflows on the way, whatever the unit of the weights, and the division itself is exact.
+template <int kValues, bool kWeighted>
+struct Normalised {
+    static constexpr bool weighted = kWeighted;
+    F x[kValues];
+    F w[kWeighted ? kValues : 1];
+    F unit;     // true value = x · unit
+    F inverse;  // 1 / unit, exact
+};
+
+constexpr float kTwoPow60 = 1152921504606846976.0f;
+
+// The power of two at or below a, for normal a > 0.
+BITSMITH_INLINE I exponent_bits(const F& a) { return bits(a) & splat(0x7F800000); }
+
+template <int kValues, bool kWeighted>
+BITSMITH_INLINE void load_normalised(const Batch& batch, Normalised<kValues, kWeighted>& block) {
+    load_transposed(batch.x, 0, kValues, block.x);
+    F largest = splat(0.0f);
+    for (int i = 0; i < kValues; ++i) largest = max(largest, abs(block.x[i]));
+    // Outside 2^±60 every type stores nothing but zeros or its largest value.
+    const I exponent = exponent_bits(clamp(largest, 1.0f / kTwoPow60, kTwoPow60));
+    block.unit = as_float(exponent);
+    block.inverse = as_float(splat(0x7F000000) - exponent);
+    for (int i = 0; i < kValues; ++i) block.x[i] = clamp(block.x[i] * block.inverse, -2.0f, 2.0f);
+    if constexpr (kWeighted) {
+        load_transposed(batch.weight, 0, kValues, block.w);
+        largest = splat(0.0f);
+        for (int i = 0; i < kValues; ++i) largest = max(largest, block.w[i]);
+        const F scale = as_float(splat(0x7F000000) - exponent_bits(largest));
+        // Columns of no importance keep a trace of it, so that no sum of weights is zero.
+        for (int i = 0; i < kValues; ++i) block.w[i] = max(block.w[i] * scale, splat(1.0f / 16777216.0f));
+    }
+}
+
+struct StoredScale {
+    I bits;   // float16
+    F value;  // the same, normalised
+};
+// The float16 nearest to scale: never Inf, and never 0 unless scale is.
+template <class Block>
+BITSMITH_INLINE StoredScale store_scale(const F& scale, const Block& block) {
+    const I half = to_f16(abs(scale) * block.unit);
+    const I smallest = select(equal(scale, splat(0.0f)), splat(0), splat(1));
+    const I sign = (bits(scale) >> 16) & splat(0x8000);
+    const I stored = max(min(half, splat(0x7BFF)), smallest) | sign;
+    return {stored, from_f16(stored) * block.inverse};
+}
+
+// w·a, where w is 1 when there is no importance.
+template <bool kWeighted>
+BITSMITH_INLINE F weigh(const F* w, int i, const F& a) {
+    if constexpr (kWeighted) {
+        return w[i] * a;
+    } else {
+        return a;
+    }
+}
+
+}  // namespace BITSMITH_NS
+}  // namespace bitsmith

@@ -1,0 +1,64 @@
+#include "detect.h"
+
+#include <stdint.h>
+#if defined(_MSC_VER) && (defined(_M_X64) || defined(_M_IX86))
+#include <intrin.h>
+#define BITSMITH_X86 1
+#elif defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#define BITSMITH_X86 1
+#endif
+
+namespace bitsmith {
+
+#if defined(BITSMITH_X86)
+
+struct Registers {
+    uint32_t a, b, c, d;
+};
+
+static Registers cpuid(uint32_t leaf) {
+    Registers r = {0, 0, 0, 0};
+#if defined(_MSC_VER) && !defined(__clang__)
+    int out[4];
+    __cpuidex(out, static_cast<int>(leaf), 0);
+    r = {static_cast<uint32_t>(out[0]), static_cast<uint32_t>(out[1]), static_cast<uint32_t>(out[2]),
+         static_cast<uint32_t>(out[3])};
+#else
+    __cpuid_count(leaf, 0, r.a, r.b, r.c, r.d);
+#endif
+    return r;
+}
+
+// Register state that the operating system saves: bit 1 SSE, 2 AVX, 5…7 AVX-512.
+static uint64_t saved_state() {
+#if defined(_MSC_VER) && !defined(__clang__)
+    return _xgetbv(0);
+#else
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low | static_cast<uint64_t>(high) << 32;
+#endif
+}
+
+CpuFeatures detect_cpu() {
+    CpuFeatures features = {false, false};
+    if (cpuid(0).a < 7) return features;
+    const uint32_t first = cpuid(1).c;
+    const bool os_saves = first >> 27 & 1;
+    if (!os_saves) return features;
+    const uint64_t state = saved_state();
+    const uint32_t seventh = cpuid(7).b;
+    features.avx2 = (state & 0x6) == 0x6 && (first >> 28 & 1) && (first >> 29 & 1) && (seventh >> 5 & 1);
+    const uint32_t needed = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
+    features.avx512 = features.avx2 && (state & 0xE6) == 0xE6 && (seventh & needed) == needed;
+    return features;
+}
+
+#else
+
+CpuFeatures detect_cpu() { return {false, false}; }
+
+#endif
+
+}  // namespace bitsmith

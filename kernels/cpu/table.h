@@ -1,0 +1,48 @@
+// What every instruction set offers: one table of plain functions, filled in isa/kernels.inl.
+#pragma once
+#include <stdint.h>
+
+namespace bitsmith {
+
+constexpr int kLanes = 16;
+
+// Same order as the tables in isa/kernels.inl. Block sizes and bytes: layouts.py, asserted by a test.
+enum Kind { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4, kKinds };
+
+struct Layout {
+    const char* name;
+    int block;
+    int bytes;
+};
+
+constexpr Layout kLayouts[kKinds] = {
+    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
+    {"Q8_0", 32, 34},   {"Q2_K", 256, 84},  {"Q3_K", 256, 110}, {"Q4_K", 256, 144},
+    {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136},
+    {"TQ1_0", 256, 54}, {"TQ2_0", 256, 66}, {"MXFP4", 32, 17},  {"NVFP4", 64, 36},
+};
+
+// Sixteen blocks, one a lane. Always full: lanes past the end repeat the last block and write to a scratch block.
+struct Batch {
+    const float* x[kLanes];       // block values
+    const float* weight[kLanes];  // importance of the block's columns; all null when there is none
+    uint8_t* out[kLanes];         // block bytes
+    bool weighted;
+    bool search;
+    float tensor_scale;  // NVFP4 only
+};
+using EncodeBatch = void (*)(const Batch& batch);
+using DecodeBlocks = void (*)(const uint8_t* in, int64_t blocks, float* out, float tensor_scale);
+
+struct Kernels {
+    const char* name;
+    bool (*all_finite)(const float* x, int64_t n);
+    EncodeBatch encode[kKinds];
+    DecodeBlocks decode[kKinds];
+};
+
+const Kernels* kernels_baseline();
+const Kernels* kernels_avx2();    // null when this compiler or architecture has none
+const Kernels* kernels_avx512();
+
+}  // namespace bitsmith
