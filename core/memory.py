@@ -1,0 +1,234 @@
+"""What a model needs in memory and how fast it can answer at best. Pure arithmetic on sizes; bytes and seconds.
+
+The memory bar shows `estimate(...)`. Sources of the formulas:
+
+* KV cache: every layer keeps a key and a value vector of kv_heads × head_dim for each token; a sliding-window layer
+  keeps its last `window` tokens; multi-head latent attention (DeepSeek-V2, section 2.1) keeps one vector of
+  latent_rank + latent_rope instead of both.
+* Decode bound: producing a token reads every weight once, and the cache once; arithmetic is hidden behind it at small
+  batch. Time per step ≥ bytes read ÷ bandwidth.
+* Workspace: see `workspace_bytes`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from core.contract import ByteCount
+from core.models.shape import ModelShape
+
+PROMPT_BLOCK = 512  # tokens of a prompt that are computed together: llama.cpp's default physical batch (n_ubatch)
+ACTIVATION_BYTES = 4  # activations and logits are held in 32-bit floats between operations
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One piece of the memory bar. key is stable; label is what a person reads."""
+
+    key: str
+    label: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class DecodeBound:
+    """The best that reading memory allows. A step produces `batch` tokens, one for each sequence."""
+
+    bytes_per_step: int
+    seconds_per_step: float
+    tokens_per_second: float
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Segments in the bar's order; they add up to max(used, capacity).
+
+    capacity: bytes of the device, None when it is not known (then there is no free segment and `fits` is None).
+    shortfall: bytes missing, 0 when it fits. tokens_that_fit: longest context of one sequence in what is left after
+    weights and workspace; None when unknown or not limited by memory. sequences_that_fit: of the asked context.
+    """
+
+    segments: tuple[Segment, ...]
+    used: int
+    capacity: int | None
+    fits: bool | None
+    shortfall: int
+    kv_bytes_per_token: int
+    tokens_that_fit: int | None
+    sequences_that_fit: int | None
+    decode: DecodeBound | None
+
+    def bytes_of(self, key: str) -> int:
+        """Bytes of the segment with that key; 0 when the bar has none."""
+        return next((s.bytes for s in self.segments if s.key == key), 0)
+
+
+def kv_values_per_token(shape: ModelShape) -> int:
+    """Values that one more token adds to the cache while no window is full, over all layers."""
+    return shape.layers * _layer_values(shape)
+
+
+def kv_bytes_per_token(shape: ModelShape, kv_bits: float = 16) -> int:
+    """Bytes that one more token adds to the cache while no window is full, over all layers."""
+    return _bytes(kv_values_per_token(shape), kv_bits)
+
+
+def kv_bytes(shape: ModelShape, context: int, batch: int = 1, kv_bits: float = 16) -> int:
+    """Bytes of the cache for `batch` sequences of `context` tokens; window layers hold at most their window."""
+    windowed = min(context, shape.window) if shape.window else context
+    tokens = (shape.layers - _window_layers(shape)) * context + _window_layers(shape) * windowed
+    return batch * _bytes(tokens * _layer_values(shape), kv_bits)
+
+
+def tokens_that_fit(shape: ModelShape, free: int, kv_bits: float = 16) -> int | None:
+    """Longest context of one sequence whose cache takes at most `free` bytes; None when no context exceeds it."""
+    layer = _layer_values(shape) * kv_bits / 8
+    windowed = _window_layers(shape)
+    if free < 0 or shape.layers * layer == 0:
+        return 0 if free < 0 else None
+    within = _largest(free, shape.layers * layer)
+    if not windowed or within <= shape.window:
+        return within
+    if windowed == shape.layers:
+        return None
+    return _largest(free - windowed * shape.window * layer, (shape.layers - windowed) * layer)
+
+
+def sequences_that_fit(shape: ModelShape, free: int, context: int, kv_bits: float = 16) -> int | None:
+    """How many sequences of `context` tokens the cache holds in `free` bytes; None when a sequence takes nothing."""
+    each = kv_bytes(shape, context, 1, kv_bits)
+    return max(free, 0) // each if each else None
+
+
+def workspace_bytes(shape: ModelShape, context: int, batch: int = 1) -> int:
+    """Bytes of activations at the widest point of a step, for attention that never stores the whole score matrix.
+
+    A step computes n tokens together: a block of the prompt (at most PROMPT_BLOCK, at most the context) or one token
+    a sequence, whichever is more. Buffers are reused from layer to layer, so the largest single place counts:
+
+    * output head: the hidden state and the logits, n × (hidden + vocab);
+    * feed-forward: the residual, its norm, gate and up, n × (2 × hidden + 2 × width), where a mixture of experts has
+      experts_used × width;
+    * attention: the residual, its norm, queries, keys, values and output, n × (2 × hidden + (2 × heads + 2 × kv_heads)
+      × head_dim).
+
+    The head wins for nearly every model; for Llama-3-8B this gives 258.50 MiB and for Llama-2-7B 70.50 MiB, the
+    compute buffers that llama.cpp logs for them with flash attention. A GPU's own context (a few hundred MB) is the
+    driver's and is not included; a runtime that keeps attention scores needs n × context × heads × 4 bytes more.
+    """
+    n = max(min(PROMPT_BLOCK, context), batch, 1)
+    width = shape.intermediate * max(shape.experts_used, 1)
+    values = max(
+        shape.hidden + shape.vocab,
+        2 * shape.hidden + 2 * width,
+        2 * shape.hidden + (2 * shape.heads + 2 * shape.kv_heads) * shape.head_dim,
+    )
+    return n * values * ACTIVATION_BYTES
+
+
+def experts_read(experts: int, used: int, batch: int) -> float:
+    """Share of a layer's experts that a step reads: 1 − (1 − used/experts)^batch.
+
+    Exact for one sequence; for more it is the expectation when routing is even and sequences are independent.
+    """
+    if not experts or not used:
+        return 1.0
+    return 1.0 - (1.0 - used / experts) ** batch
+
+
+def decode_bound(bytes_per_step: int, bandwidth: float, batch: int = 1) -> DecodeBound:
+    """Bytes read in a step ÷ bandwidth in bytes/s. Raises ValueError unless the bandwidth is positive."""
+    if not bandwidth > 0:
+        raise ValueError("bandwidth must be positive")
+    seconds = bytes_per_step / bandwidth
+    return DecodeBound(bytes_per_step, seconds, batch / seconds if seconds else math.inf)
+
+
+def estimate(
+    weights: ByteCount,
+    kept: int = 0,
+    shape: ModelShape | None = None,
+    context: int = 0,
+    batch: int = 1,
+    kv_bits: float = 16,
+    capacity: int | None = None,
+    bandwidth: float | None = None,
+    embedding: int = 0,
+    experts: int = 0,
+) -> MemoryEstimate:
+    """Everything the memory bar shows.
+
+    weights: quantized tensors; its header bytes are shown with the padding. kept: bytes of tensors left in 16 or 32
+    bits. shape None: no cache and no workspace are counted. capacity in bytes, bandwidth in bytes/s, None: unknown.
+    embedding: bytes, among weights and kept, of an embedding table that is not also the output head: decoding reads
+    one row of it, which is left out (a tied table is read in full as the head, so pass 0). experts: bytes, among
+    weights and kept, of routed experts, of which a step reads only `experts_read`.
+    The decode bound takes the cache as full (`context` tokens a sequence): the slowest step.
+    """
+    cache = kv_bytes(shape, context, batch, kv_bits) if shape else 0
+    workspace = workspace_bytes(shape, context, batch) if shape else 0
+    segments = [
+        Segment("payload", "weights", weights.payload),
+        Segment("scales", "scales and zeros", weights.scales + weights.zeros),
+        Segment("padding", "padding and headers", weights.padding + weights.header),
+        Segment("kept", "kept tensors", kept),
+        Segment("kv", "KV cache", cache),
+        Segment("workspace", "workspace", workspace),
+    ]
+    used = sum(s.bytes for s in segments)
+    fits, shortfall, tokens, sequences = None, 0, None, None
+    if capacity is not None:
+        fits, shortfall = used <= capacity, max(used - capacity, 0)
+        segments.append(Segment("free", "free", max(capacity - used, 0)))
+        if shape:
+            left = capacity - weights.total - kept - workspace
+            tokens = tokens_that_fit(shape, left, kv_bits)
+            sequences = sequences_that_fit(shape, left, context, kv_bits)
+    return MemoryEstimate(
+        segments=tuple(segments),
+        used=used,
+        capacity=capacity,
+        fits=fits,
+        shortfall=shortfall,
+        kv_bytes_per_token=kv_bytes_per_token(shape, kv_bits) if shape else 0,
+        tokens_that_fit=tokens,
+        sequences_that_fit=sequences,
+        decode=_decode(weights, kept, shape, cache, batch, bandwidth, embedding, experts),
+    )
+
+
+def _decode(
+    weights: ByteCount,
+    kept: int,
+    shape: ModelShape | None,
+    cache: int,
+    batch: int,
+    bandwidth: float | None,
+    embedding: int,
+    experts: int,
+) -> DecodeBound | None:
+    stored = weights.payload + weights.scales + weights.zeros + kept
+    if not bandwidth or not stored:
+        return None
+    share = experts_read(shape.experts, shape.experts_used, batch) if shape else 1.0
+    read = stored - min(embedding, stored) - round(experts * (1.0 - share))
+    return decode_bound(max(read, 0) + cache, bandwidth, batch)
+
+
+def _layer_values(shape: ModelShape) -> int:
+    if shape.latent_rank:
+        return shape.latent_rank + shape.latent_rope
+    return 2 * shape.kv_heads * shape.head_dim
+
+
+def _window_layers(shape: ModelShape) -> int:
+    return min(shape.window_layers, shape.layers) if shape.window else 0
+
+
+def _bytes(values: int, bits: float) -> int:
+    return math.ceil(values * bits / 8)
+
+
+def _largest(free: float, each: float) -> int:
+    return max(int(free // each), 0)

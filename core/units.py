@@ -1,0 +1,106 @@
+"""How quantities are written, in one place, so that the window and the command line never disagree.
+
+Decimal units (kB, MB, GB) are powers of 1000 and binary units (KiB, MiB, GiB) are powers of 1024; a size shows both.
+Nothing here depends on the locale: the decimal mark is a point and thousands are parted by a narrow no-break space.
+"""
+
+from __future__ import annotations
+
+import math
+
+THOUSANDS = (
+    "\u202f"  # narrow no-break space: ISO 80000-1 groups digits by a thin space, and a line must not break there
+)
+MINUS = "\u2212"
+_DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def _number(value: float, decimals: int) -> str:
+    text = f"{abs(value):,.{decimals}f}".replace(",", THOUSANDS)
+    is_zero = not any(c in "123456789" for c in text)
+    return text if value >= 0 or is_zero else MINUS + text
+
+
+def _scaled(n: float, base: int, units: tuple[str, ...]) -> str:
+    """Two decimals in the largest unit that keeps the number at 1 or above once it is rounded; plain bytes below."""
+    index, value = 0, float(n)
+    while index < len(units) - 1 and round(abs(value), 2 if index else 0) >= base:
+        index, value = index + 1, value / base
+    return f"{_number(value, 2 if index else 0)} {units[index]}"
+
+
+def format_decimal(n: float) -> str:
+    """98 359 296 → '98.36 MB'. Powers of 1000."""
+    return _scaled(n, 1000, _DECIMAL)
+
+
+def format_binary(n: float) -> str:
+    """98 359 296 → '93.80 MiB'. Powers of 1024."""
+    return _scaled(n, 1024, _BINARY)
+
+
+def format_bytes(n: float) -> str:
+    """98 359 296 → '98.36 MB (93.80 MiB)'; under a thousand the two agree: '512 B'."""
+    decimal, binary = format_decimal(n), format_binary(n)
+    return decimal if decimal == binary else f"{decimal} ({binary})"
+
+
+def format_rate(bytes_per_second: float) -> str:
+    """3.35e12 → '3.35 TB/s'. Powers of 1000, as vendors state bandwidth."""
+    return f"{format_decimal(bytes_per_second)}/s"
+
+
+def format_count(n: int) -> str:
+    """262144 → '262 144'."""
+    return _number(n, 0)
+
+
+def format_bits(bits: float) -> str:
+    """4.5 → '4.50 bits'."""
+    return f"{_number(bits, 2)} bits"
+
+
+def format_percent(ratio: float, decimals: int = 1, signed: bool = False) -> str:
+    """0.724 → '72.4 %'; signed puts '+' before an increase."""
+    text = _number(ratio * 100, decimals)
+    return f"{'+' if signed and ratio > 0 else ''}{text} %"
+
+
+def format_decibels(db: float) -> str:
+    """19.204 → '19.20 dB'; infinite means that nothing was lost: 'exact'."""
+    if math.isnan(db):
+        return "unknown"
+    if math.isinf(db):
+        return "exact" if db > 0 else "no signal"
+    return f"{_number(db, 2)} dB"
+
+
+def format_tokens_per_second(rate: float) -> str:
+    """23.756 → '23.8 tokens/s'; two decimals under 10, none from 1000 on."""
+    decimals = 2 if rate < 10 else 1 if rate < 1000 else 0
+    return f"{_number(rate, decimals)} tokens/s"
+
+
+def format_duration(seconds: float) -> str:
+    """0.001343 → '1.34 ms', 3.25 → '3.2 s', 125 → '2 min 05 s', 3780 → '1 h 03 min'; not finite → 'unknown'."""
+    if not math.isfinite(seconds):
+        return "unknown"
+    if seconds == 0:
+        return "0 s"
+    if seconds < 0:
+        return MINUS + format_duration(-seconds)
+    if seconds < 0.9995e-3:
+        return f"{_number(seconds * 1e6, 1)} µs"
+    if seconds < 0.9995:
+        return f"{_number(seconds * 1e3, 2)} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    hours = round(seconds / 3600)
+    return f"{format_count(hours // 24)} d {hours % 24:02d} h"
