@@ -1,0 +1,63 @@
+"""Where every byte of an output goes, before one of them is written.
+
+A layout is pure: the runner opens the files, writes each header, fills each part at its offset and copies the extras.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class PlacedPart:
+    """The place of one stored array: part number `part` of tensor number `tensor` of the sequence given to the layout.
+
+    file: index into Layout.files; offset: first byte in that file; nbytes: bytes of the array, padding left out.
+    """
+
+    tensor: int
+    part: int
+    file: int
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """One file with tensors. name: relative to the output folder; '' when the output path is the file itself.
+
+    header: its first bytes, up to the first tensor. size: the finished file; bytes that no part covers are zero.
+    """
+
+    name: str
+    header: bytes
+    size: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A whole output. extras: (relative name, content or the file to copy) beside the files with tensors."""
+
+    files: tuple[OutputFile, ...]
+    parts: tuple[PlacedPart, ...]
+    extras: tuple[tuple[str, bytes | Path], ...] = ()
+    folder: bool = False
+
+    @property
+    def header_bytes(self) -> int:
+        return sum(len(f.header) for f in self.files)
+
+    @property
+    def padding_bytes(self) -> int:
+        """Zero bytes between and after tensors; the padding inside a header counts as header."""
+        return sum(f.size for f in self.files) - self.header_bytes - sum(p.nbytes for p in self.parts)
+
+    @property
+    def extra_bytes(self) -> int:
+        return sum(len(c) if isinstance(c, bytes) else c.stat().st_size for _, c in self.extras)
+
+    @property
+    def total_bytes(self) -> int:
+        """Exact bytes of everything that is written."""
+        return sum(f.size for f in self.files) + self.extra_bytes

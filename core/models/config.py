@@ -1,0 +1,325 @@
+"""config.json of a decoder as types, with the defaults that its architecture's own configuration class has.
+
+Two spellings are read: rope settings in `rope_theta` and `rope_scaling`, or in `rope_parameters` (possibly one set for
+each kind of layer); the decoder's fields at the top, or under `text_config` when the model also sees images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import UserError
+
+# Hugging Face `model_type` → GGUF architecture, for the architectures that convert.
+GGUF_ARCHITECTURES = {
+    "llama": "llama",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "gemma2": "gemma2",
+    "gemma3": "gemma3",
+    "gemma3_text": "gemma3",
+    "phi3": "phi3",
+}
+
+# What the configuration classes of transformers fill in when config.json leaves a field out.
+_COMMON = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": {"max_position_embeddings": 2048, "vocab_size": 32000},
+    "mistral": {
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "sliding_window": 4096,
+        "vocab_size": 32000,
+    },
+    "mixtral": {
+        "max_position_embeddings": 131072,
+        "num_key_value_heads": 8,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 8,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "vocab_size": 32000,
+    },
+    "qwen2": {"sliding_window": 4096, "max_window_layers": 28, "vocab_size": 151936},
+    "qwen3": {"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28, "vocab_size": 151936},
+    "qwen3_moe": {
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "vocab_size": 151936,
+    },
+    "gemma2": {
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+        "vocab_size": 256000,
+    },
+    "gemma3_text": {
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "rope_local_base_freq": 10000.0,
+        "rope_theta": 1e6,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+        "tie_word_embeddings": True,
+        "vocab_size": 262208,
+    },
+    "phi3": {
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": 32064,
+    },
+}
+_DEFAULTS["gemma3"] = _DEFAULTS["gemma3_text"]
+
+
+@dataclass(frozen=True)
+class RopeConfig:
+    """Rotary positions. kind: 'default', 'linear', 'llama3', 'yarn', 'longrope', 'dynamic' …
+
+    theta_local: base of the sliding layers, 0 when they use the same. partial: rotated share of a head.
+    attention_factor, extrapolation_factor, beta_fast, beta_slow: None when the configuration has none.
+    """
+
+    kind: str = "default"
+    theta: float = 10000.0
+    theta_local: float = 0.0
+    factor: float = 1.0
+    partial: float = 1.0
+    original_context: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    attention_factor: float | None = None
+    extrapolation_factor: float | None = None
+    beta_fast: float | None = None
+    beta_slow: float | None = None
+    long_factor: tuple[float, ...] = ()
+    short_factor: tuple[float, ...] = ()
+
+    @property
+    def attention_scale(self) -> float:
+        """Scale of longrope's attention for `factor` = longest ÷ original context (LongRoPE paper, Phi-3)."""
+        if self.factor <= 1.0:
+            return 1.0
+        if self.kind == "yarn":
+            return 0.1 * math.log(self.factor) + 1.0
+        return math.sqrt(1.0 + math.log(self.factor) / math.log(self.original_context))
+
+    def llama3_factors(self, head_dim: int) -> tuple[float, ...]:
+        """Divisor of each of the head_dim/2 rotary frequencies (Llama 3.1: 1, blended, or `factor`)."""
+        original = self.original_context or 8192
+        low_wave, high_wave = original / self.low_freq_factor, original / self.high_freq_factor
+        factors = []
+        for i in range(0, head_dim, 2):
+            wave = 2.0 * math.pi * self.theta ** (i / head_dim)
+            if wave < high_wave:
+                factors.append(1.0)
+            elif wave > low_wave:
+                factors.append(self.factor)
+            else:
+                smooth = (original / wave - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+                factors.append(1.0 / ((1.0 - smooth) / self.factor + smooth))
+        return tuple(factors)
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """One decoder's configuration. A field that the model does not have is 0, None or empty.
+
+    model_type: as config.json says it. architecture: GGUF's name, '' when GGUF conversion does not know the model.
+    explicit_head_dim: head_dim stands in config.json. window_layers: how many layers use the sliding window.
+    """
+
+    model_type: str
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    explicit_head_dim: bool
+    intermediate: int
+    vocab: int
+    context: int
+    rms_eps: float
+    tied: bool
+    rope: RopeConfig
+    experts: int = 0
+    experts_used: int = 0
+    expert_intermediate: int = 0
+    window: int = 0
+    window_layers: int = 0
+    attention_softcap: float | None = None
+    final_softcap: float | None = None
+    latent_rank: int = 0
+    latent_rope: int = 0
+
+
+def text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The decoder's own fields: those at the top, overridden by `text_config` where there is one."""
+    nested = config.get("text_config")
+    if not isinstance(nested, Mapping):
+        return dict(config)
+    merged = {**config, **nested}
+    if nested.get("tie_word_embeddings") is None and "tie_word_embeddings" in config:
+        merged["tie_word_embeddings"] = config["tie_word_embeddings"]
+    return merged
+
+
+def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
+    """The decoder that config.json describes, or None when it has not even layers and a width.
+
+    Raises UserError when a field has a value that no decoder can have.
+    """
+    fields = text_fields(config)
+    model_type = str(fields.get("model_type") or "")
+    defaults = {**_COMMON, **_DEFAULTS.get(model_type, {})}
+
+    def get(*names: str) -> Any:
+        for name in names:
+            if fields.get(name) is not None:
+                return fields[name]
+        for name in names:
+            if name in defaults:
+                return defaults[name]
+        return None
+
+    try:
+        layers = int(get("num_hidden_layers", "n_layer", "num_layers") or 0)
+        hidden = int(get("hidden_size", "n_embd", "dim") or 0)
+        heads = int(get("num_attention_heads", "n_head") or 0)
+        if not layers or not hidden or not heads:
+            return None
+        # A head_dim of the class's default counts as written out: the converter that defined GGUF's keys sees it so.
+        head_dim = int(get("head_dim") or hidden // heads)
+        kv_heads = fields.get("num_key_value_heads", defaults.get("num_key_value_heads"))
+        window = int(get("sliding_window") or 0)
+        window_layers = _window_layers(fields, defaults, model_type, layers, window)
+        experts = int(get("num_local_experts", "num_experts", "n_routed_experts") or 0)
+        intermediate = int(get("intermediate_size", "n_inner") or 0)
+        return DecoderConfig(
+            model_type=model_type,
+            architecture=_gguf_architecture(config, model_type),
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            kv_heads=int(kv_heads or heads),
+            head_dim=head_dim,
+            explicit_head_dim=get("head_dim") is not None,
+            intermediate=intermediate,
+            vocab=int(get("vocab_size") or 0),
+            context=int(get("max_position_embeddings", "n_positions", "n_ctx") or 0),
+            rms_eps=float(get("rms_norm_eps", "norm_eps", "layer_norm_epsilon") or 1e-6),
+            tied=bool(get("tie_word_embeddings")),
+            rope=_read_rope(fields, defaults),
+            experts=experts,
+            experts_used=int(get("num_experts_per_tok", "num_experts_per_token") or 0) if experts else 0,
+            expert_intermediate=int(get("moe_intermediate_size") or intermediate) if experts else 0,
+            window=window if window_layers else 0,
+            window_layers=window_layers,
+            attention_softcap=_number(fields, defaults, "attn_logit_softcapping"),
+            final_softcap=_number(fields, defaults, "final_logit_softcapping"),
+            latent_rank=int(get("kv_lora_rank") or 0),
+            latent_rope=int(get("qk_rope_head_dim") or 0) if get("kv_lora_rank") else 0,
+        )
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise UserError(
+            f"config.json has a value that can not be read: {error}.", "Compare the file with the model's original."
+        ) from error
+
+
+def _gguf_architecture(config: Mapping[str, Any], model_type: str) -> str:
+    names = config.get("architectures") or [""]
+    if names[0] and not str(names[0]).endswith(("ForCausalLM", "ForConditionalGeneration")):
+        return ""  # an embedding model or a classifier has other tensors under the same model_type
+    return GGUF_ARCHITECTURES.get(model_type, "")
+
+
+def _number(fields: Mapping[str, Any], defaults: Mapping[str, Any], name: str) -> float | None:
+    """A number, where null in the file means 'off' and only a missing field takes the default."""
+    value = fields.get(name, defaults.get(name))
+    return None if value is None else float(value)
+
+
+def _window_layers(
+    fields: Mapping[str, Any], defaults: Mapping[str, Any], model_type: str, layers: int, window: int
+) -> int:
+    if "sliding_window" in fields and fields["sliding_window"] is None:
+        return 0
+    if not window:
+        return 0
+    kinds = fields.get("layer_types")
+    if kinds:
+        return sum(kind == "sliding_attention" for kind in kinds[:layers])
+    if model_type.startswith("qwen"):
+        if not fields.get("use_sliding_window"):
+            return 0
+        first = fields.get("max_window_layers", defaults.get("max_window_layers"))
+        return layers if first is None else max(0, layers - int(first))
+    if model_type == "gemma2":
+        return (layers + 1) // 2  # every even layer, the first included
+    pattern = int(
+        fields.get("sliding_window_pattern")
+        or fields.get("_sliding_window_pattern")
+        or defaults.get("sliding_window_pattern")
+        or 0
+    )
+    return layers - layers // pattern if pattern else layers
+
+
+def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeConfig:
+    given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    local = given.get("sliding_attention") or {}
+    settings = given.get("full_attention") or given
+    context = int(fields.get("max_position_embeddings") or defaults["max_position_embeddings"])
+    original = int(
+        settings.get("original_max_position_embeddings")
+        or fields.get("original_max_position_embeddings")
+        or defaults.get("original_max_position_embeddings")
+        or 0
+    )
+    kind = str(settings.get("rope_type") or settings.get("type") or "default").lower()
+    kind = "longrope" if kind == "su" else kind
+    long_factor = tuple(float(x) for x in settings.get("long_factor") or ())
+    factor = float(settings.get("factor") or 1.0)
+    if long_factor and original:
+        factor = context / original
+    attention = settings.get("attention_factor")
+    attention = settings.get("attn_factor") if attention is None else attention
+
+    def optional(name: str) -> float | None:
+        return None if settings.get(name) is None else float(settings[name])
+
+    local_theta = local.get("rope_theta") or fields.get("rope_local_base_freq") or defaults.get("rope_local_base_freq")
+    return RopeConfig(
+        kind=kind,
+        theta=float(settings.get("rope_theta") or fields.get("rope_theta") or defaults["rope_theta"]),
+        theta_local=float(local_theta or 0.0),
+        factor=factor,
+        partial=float(settings.get("partial_rotary_factor") or fields.get("partial_rotary_factor") or 1.0),
+        original_context=original,
+        low_freq_factor=float(settings.get("low_freq_factor") or 1.0),
+        high_freq_factor=float(settings.get("high_freq_factor") or 4.0),
+        attention_factor=None if attention is None else float(attention),
+        extrapolation_factor=optional("extrapolation_factor"),
+        beta_fast=optional("beta_fast"),
+        beta_slow=optional("beta_slow"),
+        long_factor=long_factor,
+        short_factor=tuple(float(x) for x in settings.get("short_factor") or ()),
+    )

@@ -1,0 +1,116 @@
+"""The `general.*` keys that describe a model to people: name, size, licence, and the sampling it recommends."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from core.checkpoint.base import Checkpoint
+from core.export.gguf_values import GGUFType, GGUFValue, array, f32, string
+from core.models.gguf_tensors import MappedTensor
+from core.models.side_files import read_json, read_text
+
+_SAMPLING_FLOATS = {
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "temperature": "temp",
+    "repetition_penalty": "penalty_repeat",
+}
+
+
+def general_metadata(checkpoint: Checkpoint, folder: Path, tensors: Sequence[MappedTensor]) -> dict[str, GGUFValue]:
+    """Keys after the architecture, without file type and quantization version."""
+    card = read_card(folder / "README.md")
+    keys = {"general.type": string("model"), **_sampling(folder)}
+    keys["general.name"] = string(_name(checkpoint, folder))
+    keys["general.size_label"] = string(size_label(tensors))
+    for field in ("license", "license_name", "license_link"):
+        value = card.get(field)
+        if value:
+            keys[f"general.{field.replace('_', '.')}"] = string(value if isinstance(value, str) else ",".join(value))
+    tags = _many(card.get("tags")) + _many(card.get("pipeline_tag"))
+    if tags:
+        keys["general.tags"] = array(GGUFType.STRING, tags)
+    languages = _many(card.get("language"))
+    if languages:
+        keys["general.languages"] = array(GGUFType.STRING, languages)
+    return keys
+
+
+def size_label(tensors: Sequence[MappedTensor]) -> str:
+    """'135M', '8x7B': values in all, or experts × (shared values and those of one expert)."""
+    shared = expert = 0
+    counts = []
+    for tensor in tensors:
+        size = math.prod(tensor.shape)
+        if "_exps." in tensor.name:
+            counts.append(tensor.shape[0])
+            expert += size // tensor.shape[0]
+        else:
+            shared += size
+    label = _rounded(shared + expert)
+    return f"{sum(counts) // len(counts)}x{label}" if counts else label
+
+
+def _rounded(count: int) -> str:
+    scale, unit = next(((s, u) for s, u in ((1e12, "T"), (1e9, "B"), (1e6, "M")) if count > s), (1e3, "K"))
+    value = count / scale
+    digits = max(2 - len(str(round(value)).lstrip("0")), 0)
+    return f"{value:.{digits}f}{unit}"
+
+
+def _sampling(folder: Path) -> dict[str, GGUFValue]:
+    settings = read_json(folder / "generation_config.json")
+    keys = {}
+    if isinstance(settings.get("top_k"), int):
+        keys["general.sampling.top_k"] = GGUFValue(GGUFType.I32, settings["top_k"])
+    for name, key in _SAMPLING_FLOATS.items():
+        if isinstance(settings.get(name), (int, float)) and not isinstance(settings[name], bool):
+            keys[f"general.sampling.{key}"] = f32(settings[name])
+    return keys
+
+
+def _name(checkpoint: Checkpoint, folder: Path) -> str:
+    """'smollm2-135m' → 'Smollm2 135m'. The model's own name where config.json has it, else the folder's."""
+    own = str(checkpoint.config.get("_name_or_path") or "")
+    name = own.rsplit("/", 1)[-1] if own and own.count("/") <= 1 else folder.resolve().name
+    words = name.strip().replace("-", " ").split()
+    return " ".join(w.title() if w.islower() and not re.match(r"(v\d+(\.\d+)*|\d.*)$", w) else w for w in words)
+
+
+def _many(value: Any) -> list[str]:
+    return [] if not value else [value] if isinstance(value, str) else [str(v) for v in value]
+
+
+def read_card(path: Path) -> dict[str, str | list[str]]:
+    """Scalars and plain lists of a model card's front matter; anything nested is left out. {} without one."""
+    lines = read_text(path).splitlines()
+    if not lines or lines[0].strip() != "---":
+        return {}
+    card: dict[str, str | list[str]] = {}
+    key = ""
+    for line in lines[1:]:
+        if line.strip() == "---":
+            return card
+        if item := re.match(r"\s*-\s+(?![^'\"]*:\s)(.+)$", line):
+            if key and isinstance(card.get(key, []), list):
+                card.setdefault(key, []).append(_scalar(item[1]))  # type: ignore[union-attr]
+        elif pair := re.match(r"([A-Za-z_]+):\s*(.*)$", line):
+            key, value = pair[1], pair[2].strip()
+            if value.startswith("[") and value.endswith("]"):
+                card[key] = [_scalar(v) for v in value[1:-1].split(",") if v.strip()]
+            elif value and value[0] not in "|>{&*":
+                card[key] = _scalar(value)
+        elif line[:1].strip():
+            key = ""
+    return {}
+
+
+def _scalar(text: str) -> str:
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return re.sub(r"\s+#.*$", "", text)

@@ -1,0 +1,96 @@
+"""Which of llama.cpp's text splitters does what a tokenizer.json's pre-tokenizer does.
+
+llama.cpp knows splitters by name (`tokenizer.ggml.pre`) and carries the regular expression for each. The name is found
+here from the steps that tokenizer.json spells out, not from the model's name, so that a fine-tune with another name
+is recognised and one with a changed splitter is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from core.errors import UserError
+
+_CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_SYMBOLS = r" ?[^\s\p{L}\p{N}]+[\r\n]*"
+_SYMBOLS_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+_UPPER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}"
+_LOWER = r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+
+
+def _either(*alternatives: str) -> str:
+    return "|".join(alternatives)
+
+
+def _cased(suffix: str, digits: str) -> str:
+    return _either(
+        rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+{suffix}",
+        rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{suffix}",
+        digits,
+        _SYMBOLS_SLASH,
+        _SPACES,
+    )
+
+
+# The expression of a Split step that is followed by ByteLevel without one of its own → llama.cpp's name.
+# Sources: the tokenizer.json of Llama 3, Qwen 2, Qwen 3.5, Mistral Nemo (tekken) and GPT-4o (Phi-4-mini, Llama 4).
+_LLAMA3 = _either(_CONTRACTIONS, _WORD, r"\p{N}{1,3}", _SYMBOLS, _SPACES)
+_QWEN2 = _either(_CONTRACTIONS, _WORD, r"\p{N}", _SYMBOLS, _SPACES)
+_QWEN35 = _either(
+    _CONTRACTIONS,
+    r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+",
+    r"\p{N}",
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*",
+    _SPACES,
+)
+_SPLITS = {
+    _QWEN2: "qwen2",
+    _QWEN35: "qwen35",
+    _cased("", r"\p{N}"): "tekken",
+    _cased(_CONTRACTIONS + "?", r"\p{N}{1,3}"): "gpt-4o",
+}
+
+_UNKNOWN_HINT = "Choose a safetensors target, or convert with a newer version of Bitsmith."
+
+
+def detect_pre_tokenizer(tokenizer: Mapping[str, Any]) -> str:
+    """llama.cpp's name for the splitter of a byte-level BPE tokenizer.json. Raises UserError when it has none."""
+    steps = _steps(tokenizer.get("pre_tokenizer"))
+    kinds = [step.get("type") for step in steps]
+    if kinds and kinds[-1] == "ByteLevel" and not steps[-1].get("add_prefix_space", False):
+        own_regex = steps[-1].get("use_regex", True)
+        if own_regex and kinds == ["ByteLevel"]:
+            return "gpt-2"
+        if own_regex and kinds == ["Digits", "ByteLevel"] and steps[0].get("individual_digits"):
+            return "smollm"
+        if not own_regex and kinds == ["Split", "ByteLevel"]:
+            expression = _expression(steps[0])
+            if expression == _LLAMA3:
+                # One splitting under two names: the first also takes whole words that are tokens before it merges.
+                return "llama-bpe" if (tokenizer.get("model") or {}).get("ignore_merges") else "dbrx"
+            if expression in _SPLITS:
+                return _SPLITS[expression]
+    shown = " → ".join(str(k) for k in kinds) or "none"
+    raise UserError(f"llama.cpp has no equivalent of this tokenizer's text splitting ({shown}).", _UNKNOWN_HINT)
+
+
+def _steps(pre_tokenizer: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    if not pre_tokenizer:
+        return []
+    if pre_tokenizer.get("type") != "Sequence":
+        return [pre_tokenizer]
+    return [step for item in pre_tokenizer.get("pretokenizers", []) for step in _steps(item)]
+
+
+def _expression(step: Mapping[str, Any]) -> str:
+    """The step's regular expression when it isolates matches, as all known ones do; '' otherwise."""
+    pattern = step.get("pattern")
+    regex = pattern.get("Regex") if isinstance(pattern, Mapping) else None
+    if not isinstance(regex, str):
+        return ""
+    # 'Removed' with invert keeps the matches and drops what is between: the same, as the expressions match everything.
+    isolates = step.get("behavior") == "Isolated" or (step.get("behavior") == "Removed" and step.get("invert"))
+    return regex if isolates else ""

@@ -1,0 +1,233 @@
+"""A folder's tokenizer as GGUF metadata.
+
+Two kinds: byte-level BPE (GGUF model 'gpt2': tokens, merges, a named text splitter) and SentencePiece ('llama': pieces
+with scores, byte pieces). SentencePiece comes as tokenizer.model, or only as tokenizer.json with `byte_fallback`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from core.errors import UserError
+from core.models.pre_tokenizer import detect_pre_tokenizer
+from core.models.side_files import read_json, read_text
+
+SPACE = "\u2581"  # SentencePiece writes a space so
+ADDED_SCORE = -1000.0
+PAD_SCORE = -10000.0
+
+
+class TokenType(IntEnum):
+    """Values of tokenizer.ggml.token_type."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass
+class Vocabulary:
+    """tokens[i], types[i] (and scores[i] for SentencePiece) belong to id i. merges: 'left right', BPE only."""
+
+    model: str
+    pre: str
+    tokens: list[str]
+    types: list[int]
+    scores: list[float] = field(default_factory=list)
+    merges: list[str] = field(default_factory=list)
+    tokenizer: Mapping[str, Any] | None = None
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """Id of each token that a text can have; padding left out."""
+        return {
+            t: i for i, (t, kind) in enumerate(zip(self.tokens, self.types, strict=True)) if kind != TokenType.UNUSED
+        }
+
+
+def read_vocabulary(folder: Path, architecture: str, count: int) -> Vocabulary:
+    """The tokenizer of a folder, filled up with unused tokens to `count`, the rows of the embedding.
+
+    Raises UserError when there is no tokenizer, it is of an unknown kind, or has more tokens than the embedding rows.
+    """
+    tokenizer = read_json(folder / "tokenizer.json") or None
+    if (folder / "tokenizer.model").is_file() and architecture != "qwen3moe":
+        return _sentencepiece(folder, tokenizer, count)
+    if tokenizer is not None:
+        model = tokenizer.get("model") or {}
+        if model.get("type") == "BPE" and not model.get("byte_fallback"):
+            return _byte_level(tokenizer, detect_pre_tokenizer(tokenizer), count)
+        if model.get("type") in ("BPE", "Unigram"):
+            return _sentencepiece_json(tokenizer, count)
+        raise UserError(
+            f"GGUF conversion does not know tokenizers of the type {model.get('type', 'unknown')}.",
+            "Choose a safetensors target, which copies the tokenizer as it is.",
+        )
+    vocabulary = read_json(folder / "vocab.json")
+    merges = read_text(folder / "merges.txt")
+    if vocabulary and merges:
+        return _byte_level_files(folder, vocabulary, merges, architecture, count)
+    raise UserError(
+        "The folder has no tokenizer (tokenizer.json or tokenizer.model).",
+        "Download the tokenizer files of the model into the same folder.",
+    )
+
+
+def looks_special(token: str) -> bool:
+    """Tokens that steer the model though their file does not mark them (DeepSeek Coder, Gemma, Command R)."""
+    return (
+        token in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+        or (token.startswith("<|") and token.endswith("|>"))
+        or (token.startswith("<\uff5c") and token.endswith("\uff5c>"))
+        or (token.startswith("<unused") and token.endswith(">"))
+    )
+
+
+def _added(content: str, special: bool) -> tuple[str, int]:
+    """Text and type of an added token; user-defined ones are matched against plain text, so they hold plain spaces."""
+    if special or looks_special(content):
+        return content, TokenType.CONTROL
+    return content.replace(SPACE, " "), TokenType.USER_DEFINED
+
+
+def _byte_level(tokenizer: Mapping[str, Any], pre: str, count: int) -> Vocabulary:
+    model = tokenizer["model"]
+    entries: dict[int, tuple[str, int]] = {i: (text, TokenType.NORMAL) for text, i in model["vocab"].items()}
+    for token in tokenizer.get("added_tokens") or []:
+        entries[token["id"]] = _added(token["content"], bool(token.get("special")))
+    largest = max(entries, default=-1)
+    if largest >= count:
+        raise UserError(
+            f"The tokenizer has a token with the id {largest}, but the embedding only {count} rows.",
+            "Use the tokenizer that belongs to these weights.",
+        )
+    missing = TokenType.UNUSED
+    rows = [entries.get(i) or (f"[PAD{i}]", missing) for i in range(count)]
+    return Vocabulary(
+        model="gpt2",
+        pre=pre,
+        tokens=[text for text, _ in rows],
+        types=[int(kind) for _, kind in rows],
+        merges=_merges(model.get("merges") or []),
+        tokenizer=tokenizer,
+    )
+
+
+def _merges(merges: Sequence[Any]) -> list[str]:
+    """'left right' each. A space inside a part becomes U+0120, as byte-level BPE writes spaces."""
+    if merges and isinstance(merges[0], str):
+        return list(merges)
+    return [" ".join(part.replace(" ", "\u0120") for part in pair) for pair in merges]
+
+
+def _byte_level_files(
+    folder: Path, vocabulary: dict[str, int], merges: str, architecture: str, count: int
+) -> Vocabulary:
+    """vocab.json and merges.txt say nothing of the splitter; only Qwen's is certain from the architecture."""
+    if not architecture.startswith("qwen"):
+        raise UserError(
+            "The folder has vocab.json but no tokenizer.json, which says how text is split.",
+            "Download tokenizer.json from the model's page into the same folder.",
+        )
+    lines = [line.strip() for line in merges.splitlines()]
+    pairs = [line for line in lines if line and not line.startswith("#version") and line.count(" ") == 1]
+    settings = read_json(folder / "tokenizer_config.json")
+    added = [
+        {"id": int(i), "content": token["content"], "special": token.get("special", False)}
+        for i, token in (settings.get("added_tokens_decoder") or {}).items()
+    ]
+    model = {"vocab": vocabulary, "merges": pairs}
+    return _byte_level({"model": model, "added_tokens": added}, "qwen2", count)
+
+
+def _blank(count: int) -> Vocabulary:
+    return Vocabulary(
+        model="llama",
+        pre="default",
+        tokens=[f"[PAD{i}]" for i in range(count)],
+        types=[int(TokenType.UNUSED)] * count,
+        scores=[PAD_SCORE] * count,
+    )
+
+
+def _put(vocabulary: Vocabulary, number: int, text: str, score: float, kind: int) -> None:
+    """Ids past the embedding can not be looked up by the model, so they are left out."""
+    if 0 <= number < len(vocabulary.tokens):
+        vocabulary.tokens[number] = text
+        vocabulary.scores[number] = score
+        vocabulary.types[number] = int(kind)
+
+
+def _sentencepiece(folder: Path, tokenizer: Mapping[str, Any] | None, count: int) -> Vocabulary:
+    from sentencepiece import SentencePieceProcessor
+
+    pieces = SentencePieceProcessor()
+    try:
+        pieces.LoadFromFile(str(folder / "tokenizer.model"))
+    except (OSError, RuntimeError) as error:
+        raise UserError(
+            "tokenizer.model is not a SentencePiece model.", "Download the file again from the model's page."
+        ) from error
+    result = _blank(count)
+    kinds = (
+        (pieces.IsUnknown, TokenType.UNKNOWN),
+        (pieces.IsControl, TokenType.CONTROL),
+        (pieces.IsUnused, TokenType.UNUSED),
+        (pieces.IsByte, TokenType.BYTE),
+    )
+    for i in range(pieces.GetPieceSize()):
+        kind = next((kind for test, kind in kinds if test(i)), TokenType.NORMAL)
+        _put(result, i, pieces.IdToPiece(i), pieces.GetScore(i), kind)
+    for content, number in read_json(folder / "added_tokens.json").items():
+        _put(result, int(number), content, ADDED_SCORE, TokenType.USER_DEFINED)
+    decoder = read_json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
+    added = [(int(i), token) for i, token in decoder.items()]
+    if not added and tokenizer is not None:
+        added = [(token["id"], token) for token in tokenizer.get("added_tokens") or []]
+    for number, token in added:
+        text, kind = _added(token["content"], bool(token.get("special")))
+        _put(result, number, text, ADDED_SCORE, kind)
+    result.tokenizer = tokenizer
+    return result
+
+
+def _sentencepiece_json(tokenizer: Mapping[str, Any], count: int) -> Vocabulary:
+    """SentencePiece pieces from a tokenizer.json.
+
+    llama.cpp joins the neighbours whose joint piece scores highest; a BPE tokenizer.json joins the pair that stands
+    first among the merges. Minus the rank of the first merge that makes a piece is therefore a score of the same order.
+    """
+    model = tokenizer["model"]
+    result = _blank(count)
+    if model["type"] == "Unigram":
+        scored = [(text, i, float(score)) for i, (text, score) in enumerate(model["vocab"])]
+    else:
+        ranks: dict[str, int] = {}
+        for rank, merge in enumerate(model.get("merges") or []):
+            left, _, right = merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
+            ranks.setdefault(left + right, rank)
+        least = ADDED_SCORE * 1000.0  # pieces that no merge makes
+        scored = [(text, i, -float(ranks[text]) if text in ranks else least) for text, i in model["vocab"].items()]
+    unknown = model.get("unk_token") or model.get("unk_id")
+    for text, i, score in scored:
+        if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text):
+            kind = TokenType.BYTE
+        else:
+            kind = TokenType.UNKNOWN if unknown in (text, i) else TokenType.NORMAL
+        _put(result, i, text, 0.0 if kind is not TokenType.NORMAL else score, kind)
+    for token in tokenizer.get("added_tokens") or []:
+        number, content = int(token["id"]), token["content"]
+        if 0 <= number < count and result.types[number] == TokenType.UNKNOWN:
+            continue
+        text, kind = _added(content, bool(token.get("special")))
+        _put(result, number, text, ADDED_SCORE, kind)
+    result.tokenizer = tokenizer
+    return result
