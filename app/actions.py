@@ -1,0 +1,58 @@
+"""The window's commands as data: what they are called, where they stand, which keys they have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QObject, Qt
+from PySide6.QtGui import QAction, QKeySequence
+
+from app.icons import set_icon
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """key: stable name. keys: shortcuts. menu: its menu's title, '' for none. group: checkable, one of the group."""
+
+    key: str
+    text: str
+    menu: str
+    icon: str = ""
+    keys: tuple[str, ...] = ()
+    hint: str = ""
+    group: str = ""
+
+
+ACTIONS = (
+    ActionSpec("open", "Open a model…", "File", "folder-open", ("Ctrl+O",), "Choose a model file or a model folder"),
+    ActionSpec("open_folder", "Open a folder…", "File", "", ("Ctrl+Shift+O",), "Choose a folder that holds a model"),
+    ActionSpec("quit", "Quit", "File", "", ("Ctrl+Q",), "Close the window; a running conversion can be resumed"),
+    ActionSpec("page_model", "Model", "View", "box", ("Ctrl+1",), "What is opened and what is wrong with it", "page"),
+    ActionSpec("page_recipe", "Recipe", "View", "sliders-horizontal", ("Ctrl+2",), "Choose format and method", "page"),
+    ActionSpec("page_convert", "Convert", "View", "play", ("Ctrl+3",), "Queue, progress and results", "page"),
+    ActionSpec("page_inspect", "Inspect", "View", "search", ("Ctrl+4",), "Weights, channels and outliers", "page"),
+    ActionSpec("page_test", "Test", "View", "flask-conical", ("Ctrl+5",), "Quality and speed of a result", "page"),
+    ActionSpec("theme_system", "Colours of the system", "View", "monitor", (), "Light or dark as the desktop", "theme"),
+    ActionSpec("theme_light", "Light colours", "View", "sun", (), "Always light", "theme"),
+    ActionSpec("theme_dark", "Dark colours", "View", "moon", (), "Always dark", "theme"),
+    ActionSpec(
+        "run", "Run the page's main action", "Run", "", ("Ctrl+Return", "Ctrl+Enter"), "Press the page's accent button"
+    ),
+)
+
+
+def make_actions(parent: QObject) -> dict[str, QAction]:
+    """A QAction for each entry of ACTIONS, by key."""
+    made: dict[str, QAction] = {}
+    for spec in ACTIONS:
+        action = QAction(spec.text, parent)
+        action.setObjectName(f"action_{spec.key}")
+        action.setShortcuts([QKeySequence(keys) for keys in spec.keys])
+        action.setShortcutContext(Qt.ShortcutContext.WindowShortcut)
+        action.setToolTip(spec.hint)
+        action.setStatusTip(spec.hint)
+        action.setCheckable(bool(spec.group))
+        if spec.icon:
+            set_icon(action, spec.icon)
+        made[spec.key] = action
+    return made

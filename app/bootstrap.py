@@ -1,0 +1,84 @@
+"""Start the window: the only place where settings, jobs, session, theme and window are put together."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from app.system_check import why_not
+
+if TYPE_CHECKING:
+    from app.main_window import MainWindow
+    from app.services import Services
+    from app.settings import Settings
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`bitsmith [PATH]`: open the window and, if given, the model. 1 with one sentence when there can be no window."""
+    parser = argparse.ArgumentParser(prog="bitsmith", description="Quantize language models in a window.")
+    parser.add_argument("path", nargs="?", type=Path, help="a model file or folder to open")
+    arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    reason = why_not()
+    if reason:
+        sys.stderr.write(reason + "\n")
+        return 1
+    try:
+        from PySide6.QtCore import QTimer
+        from PySide6.QtWidgets import QApplication
+    except ImportError as error:
+        sys.stderr.write(f"The window can not start: {error}.\n")
+        return 1
+
+    app = QApplication.instance() or QApplication(sys.argv[:1])
+    app.setApplicationName("Bitsmith")
+    app.setApplicationDisplayName("Bitsmith")
+    app.setDesktopFileName("bitsmith")
+    window = build_window()
+    window.show()
+    QTimer.singleShot(0, lambda: start_background(window))
+    if arguments.path is not None:
+        QTimer.singleShot(0, lambda: window.open_path(arguments.path.absolute()))
+    # Python sees a signal only when it gets to run, so a timer gives it the floor a few times a second.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: window.close())
+    alive = QTimer()
+    alive.timeout.connect(lambda: None)
+    alive.start(250)
+    return app.exec()
+
+
+def build_services(settings: Settings | None = None) -> Services:
+    """The parts that pages share, with the theme applied. Needs a QApplication."""
+    from app.jobs import JobRunner
+    from app.services import Services, Shell
+    from app.session import Session, SessionStore
+    from app.settings import Settings
+    from app.theme import themes
+
+    settings = settings or Settings()
+    manager = themes()
+    manager.set_mode(settings.theme)
+    session = Session(
+        target=settings.text("last/target"),
+        context=max(settings.number("last/context", 8192), 1),
+        batch=max(settings.number("last/batch", 1), 1),
+    )
+    return Services(SessionStore(session), JobRunner(), settings, manager, Shell())
+
+
+def build_window(settings: Settings | None = None) -> MainWindow:
+    """The window, not yet shown."""
+    services = build_services(settings)
+    from app.main_window import MainWindow
+
+    return MainWindow(services)
+
+
+def start_background(window: MainWindow) -> None:
+    """What is not needed for the first picture, in the background: the devices, and libraries that load slowly."""
+    from app.devices import load_devices
+
+    load_devices(window.services, window.memory_bar.set_devices)

@@ -1,0 +1,1 @@
+"""Dialogs. Only the file choosers are modal."""

@@ -1,0 +1,88 @@
+"""Icons of the Lucide set (resources/icons), drawn in a colour of the theme and redrawn when it changes."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import weakref
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol
+
+import shiboken6
+from PySide6.QtCore import QByteArray, QObject, QRectF, Qt
+from PySide6.QtGui import QIcon, QPainter, QPixmap
+from PySide6.QtSvg import QSvgRenderer
+
+from app.assets import ICONS
+from app.theme import Theme, current
+
+_SIZES = (16, 20, 32, 48, 64)  # 16 and 20 px as shown, the rest for screens of 2 and 3 dots a pixel
+
+
+class HasIcon(Protocol):
+    """A button, an action, a tab: anything with setIcon."""
+
+    def setIcon(self, icon: QIcon) -> None: ...
+
+
+def icon(name: str, role: str = "text") -> QIcon:
+    """The icon `name` in the current theme's colour `role`, its disabled form included.
+
+    It keeps its colours; use `set_icon` for one that follows the theme. Raises FileNotFoundError for unknown names.
+    """
+    theme = current()
+    result = QIcon()
+    for size in _SIZES:
+        result.addPixmap(pixmap(name, getattr(theme, role), size), QIcon.Mode.Normal)
+        result.addPixmap(pixmap(name, theme.disabled, size), QIcon.Mode.Disabled)
+    return result
+
+
+def set_icon(target: HasIcon, name: str, role: str = "text") -> None:
+    """Give `target` an icon that follows theme changes for as long as `target` lives."""
+    _targets[target] = (name, role)
+    target.setIcon(icon(name, role))
+
+
+def refresh_icons(_theme: Theme) -> None:
+    """Redraw every icon given by `set_icon`; the theme manager calls it."""
+    for target, (name, role) in list(_targets.items()):
+        if not isinstance(target, QObject) or shiboken6.isValid(target):
+            target.setIcon(icon(name, role))
+
+
+_targets: weakref.WeakKeyDictionary[HasIcon, tuple[str, str]] = weakref.WeakKeyDictionary()
+
+
+@lru_cache(maxsize=512)
+def pixmap(name: str, color: str, size: int) -> QPixmap:
+    """The icon as a square of `size` device pixels in colour '#RRGGBB'."""
+    result = QPixmap(size, size)
+    result.fill(Qt.GlobalColor.transparent)
+    painter = QPainter(result)
+    QSvgRenderer(QByteArray(_svg(name, color).encode())).render(painter, QRectF(0, 0, size, size))
+    painter.end()
+    return result
+
+
+@lru_cache(maxsize=128)
+def _source(name: str) -> str:
+    return (ICONS / f"{name}.svg").read_text(encoding="utf-8")
+
+
+def _svg(name: str, color: str) -> str:
+    return re.sub(r"currentColor", color, _source(name))
+
+
+@lru_cache(maxsize=64)
+def icon_file(name: str, color: str) -> str:
+    """Path of the coloured icon as an SVG file, for style sheets, which take no pixmaps. Kept until the program ends."""
+    path = Path(_folder().name) / f"{name}-{color.lstrip('#')}.svg"
+    path.write_text(_svg(name, color), encoding="utf-8")
+    return path.as_posix()
+
+
+@lru_cache(maxsize=1)
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="bitsmith-icons-")

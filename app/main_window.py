@@ -1,0 +1,240 @@
+"""The window: navigation at the left, a page beside it, the memory bar below. Assembles; decides nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QSize, Qt, QTimer
+from PySide6.QtGui import (
+    QAction,
+    QActionGroup,
+    QCloseEvent,
+    QDragEnterEvent,
+    QDropEvent,
+    QShowEvent,
+)
+from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QMenu, QStackedWidget, QVBoxLayout, QWidget
+
+from app.actions import ACTIONS, make_actions
+from app.dialogs.open_model import choose_model
+from app.jobs.opening import open_in_background
+from app.navigation import Navigation
+from app.pages.base import Page
+from app.pages.convert import ConvertPage
+from app.pages.inspect import InspectPage
+from app.pages.model import ModelPage
+from app.pages.recipe import RecipePage
+from app.pages.test import TestPage
+from app.services import Services
+from app.widgets.basics import set_available
+from app.widgets.inline_error import InlineError
+from app.widgets.memory_bar import MemoryBar
+
+PAGES: tuple[type[Page], ...] = (ModelPage, RecipePage, ConvertPage, InspectPage, TestPage)
+DEFAULT_SIZE = QSize(1280, 820)
+SMALLEST = QSize(900, 600)
+
+
+class MainWindow(QMainWindow):
+    """Pages are built when first shown, the rest one by one once the window is on the screen."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__()
+        self.services = services
+        self.setWindowTitle("Bitsmith")
+        self.setMinimumSize(SMALLEST)
+        self.setAcceptDrops(True)
+        self.actions_by_key = make_actions(self)
+        self._pages: dict[str, Page] = {}
+        self._classes = {page.key: page for page in PAGES}
+        self._current = ""
+        self._build()
+        self._build_menus()
+        self._connect()
+        self._restore_size()
+        self.show_page("model")
+
+    def page(self, key: str) -> Page:
+        """The page with that key, built if this is the first time it is asked for."""
+        if key not in self._pages:
+            page = self._classes[key](self.services, self)
+            self._pages[key] = page
+            self._stack.addWidget(page)
+        return self._pages[key]
+
+    @property
+    def current_page(self) -> Page:
+        return self._pages[self._current]
+
+    def show_page(self, key: str) -> None:
+        page = self.page(key)
+        self._current = key
+        self._stack.setCurrentWidget(page)
+        self.navigation.set_current(key)
+        self.actions_by_key[f"page_{key}"].setChecked(True)
+        page.shown()
+
+    def open_path(self, path: Path) -> None:
+        """Read a model in the background; the Model page shows how it goes."""
+        self.banner.hide()
+        self.show_page("model")
+        open_in_background(self.services, Path(path))
+
+    def _build(self) -> None:
+        self.navigation = Navigation()
+        self._stack = QStackedWidget()
+        self.banner = InlineError()
+        self.banner.hide()
+        self.memory_bar = MemoryBar(self.services)
+        for page, spec in zip(PAGES, (a for a in ACTIONS if a.group == "page"), strict=True):
+            self.navigation.add(page.key, page.title, page.icon, self.actions_by_key[spec.key])
+
+        column = QVBoxLayout()
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(0)
+        column.addWidget(self.banner)
+        column.addWidget(self._stack, 1)
+        upper = QHBoxLayout()
+        upper.setSpacing(0)
+        upper.addWidget(self.navigation)
+        upper.addLayout(column, 1)
+        central = QWidget()
+        layout = QVBoxLayout(central)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addLayout(upper, 1)
+        layout.addWidget(self.memory_bar)
+        self.setCentralWidget(central)
+
+    def _build_menus(self) -> None:
+        menus: dict[str, QMenu] = {}
+        groups: dict[str, QActionGroup] = {}
+        last_group: dict[str, str] = {}
+        for spec in ACTIONS:
+            menu = menus.get(spec.menu)
+            if menu is None:
+                menu = menus[spec.menu] = self.menuBar().addMenu(spec.menu)
+                menu.setToolTipsVisible(True)
+            elif last_group.get(spec.menu) != spec.group or spec.key == "quit":
+                menu.addSeparator()
+            last_group[spec.menu] = spec.group
+            action = self.actions_by_key[spec.key]
+            if spec.group:
+                groups.setdefault(spec.group, QActionGroup(self)).addAction(action)
+            menu.addAction(action)
+            if spec.key == "open_folder":
+                self.recent_menu = menu.addMenu("Open recent")
+                self.recent_menu.setToolTipsVisible(True)
+        menus["Run"].aboutToShow.connect(self._update_run)
+
+    def _connect(self) -> None:
+        actions, shell = self.actions_by_key, self.services.shell
+        actions["open"].triggered.connect(lambda: self._choose(folder=False))
+        actions["open_folder"].triggered.connect(lambda: self._choose(folder=True))
+        actions["quit"].triggered.connect(self.close)
+        actions["run"].triggered.connect(self._run_primary)
+        for key in self._classes:
+            actions[f"page_{key}"].triggered.connect(lambda _checked=False, key=key: self.show_page(key))
+        for mode in ("system", "light", "dark"):
+            actions[f"theme_{mode}"].triggered.connect(lambda _checked=False, mode=mode: self._set_theme(mode))
+        actions[f"theme_{self.services.themes.mode}"].setChecked(True)
+        self.navigation.chosen.connect(self.show_page)
+        shell.show_page.connect(self.show_page)
+        shell.open_path.connect(self.open_path)
+        shell.choose_file.connect(lambda: self._choose(folder=False))
+        shell.choose_folder.connect(lambda: self._choose(folder=True))
+        shell.problem.connect(self.banner.show_error)
+        shell.queue_changed.connect(lambda count: self.navigation.set_count("convert", count))
+        self.services.jobs.failed.connect(lambda _job, error: self.banner.show_error(error))
+        self.recent_menu.aboutToShow.connect(self._fill_recent)
+
+    def _fill_recent(self) -> None:
+        self.recent_menu.clear()
+        for path in self.services.settings.recent:
+            action = QAction(path.name, self.recent_menu)
+            action.setToolTip(str(path))
+            action.triggered.connect(lambda _checked=False, path=path: self.open_path(path))
+            self.recent_menu.addAction(action)
+        if self.recent_menu.isEmpty():
+            action = QAction("Nothing opened yet", self.recent_menu)
+            set_available(action, "Models that you open are listed here.")
+            self.recent_menu.addAction(action)
+
+    def _update_run(self) -> None:
+        button = self.current_page.primary()
+        reason = "This page has no main action." if button is None else button.toolTip()
+        ready = button is not None and button.isEnabled()
+        self.actions_by_key["run"].setText(button.text() if button is not None else "Run the page's main action")
+        self.actions_by_key["run"].setToolTip("" if ready else reason)
+
+    def _run_primary(self) -> None:
+        button = self.current_page.primary()
+        if button is not None and button.isEnabled() and button.isVisible():
+            button.click()
+
+    def _choose(self, folder: bool) -> None:
+        start = self.services.settings.text("last/folder")
+        path = choose_model(self, start, folder=folder)
+        if path is not None:
+            self.services.settings.set_text("last/folder", str(path.parent))
+            self.open_path(path)
+
+    def _set_theme(self, mode: str) -> None:
+        self.services.themes.set_mode(mode)
+        self.services.settings.theme = mode
+
+    def _restore_size(self) -> None:
+        saved = self.services.settings.geometry
+        available = (
+            self.screen().availableGeometry() if self.screen() else QApplication.primaryScreen().availableGeometry()
+        )
+        self.resize(DEFAULT_SIZE.boundedTo(available.size()))
+        if saved is not None:
+            self.restoreGeometry(saved)
+        if not self.isMaximized() and not available.contains(self.frameGeometry()):
+            self.resize(self.size().boundedTo(available.size()))
+            frame = self.frameGeometry()
+            left = max(available.left(), min(frame.left(), available.right() - frame.width() + 1))
+            top = max(available.top(), min(frame.top(), available.bottom() - frame.height() + 1))
+            self.move(left, top)
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        QTimer.singleShot(0, self._build_next_page)
+
+    def _build_next_page(self) -> None:
+        missing = next((key for key in self._classes if key not in self._pages), None)
+        if missing is not None:
+            self.page(missing)
+            QTimer.singleShot(0, self._build_next_page)
+
+    def dragEnterEvent(self, event: QDragEnterEvent) -> None:
+        if _dropped_path(event) is not None:
+            event.setDropAction(Qt.DropAction.CopyAction)
+            event.accept()
+
+    def dropEvent(self, event: QDropEvent) -> None:
+        path = _dropped_path(event)
+        if path is not None:
+            event.setDropAction(Qt.DropAction.CopyAction)
+            event.accept()
+            self.open_path(path)
+
+    def closeEvent(self, event: QCloseEvent) -> None:
+        settings, session = self.services.settings, self.services.session.current
+        settings.geometry = self.saveGeometry()
+        if session.target:
+            settings.set_text("last/target", session.target)
+        settings.set_number("last/context", session.context)
+        settings.set_number("last/batch", session.batch)
+        settings.sync()
+        self.services.jobs.shutdown()
+        super().closeEvent(event)
+
+
+def _dropped_path(event: QDropEvent) -> Path | None:
+    """The first file or folder of a drop; several shards of one model dropped together are the model of the first."""
+    for url in event.mimeData().urls():
+        if url.isLocalFile() and Path(url.toLocalFile()).exists():
+            return Path(url.toLocalFile())
+    return None

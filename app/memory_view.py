@@ -1,0 +1,81 @@
+"""From a Session to the numbers of the memory bar. The arithmetic is `core.memory`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from core.contract import ByteCount
+from core.memory import MemoryEstimate, estimate
+from core.tensor_info import Role
+
+if TYPE_CHECKING:
+    from app.devices import DeviceChoice
+    from app.session import Session
+    from core.checkpoint.base import Checkpoint
+    from core.plan import Plan
+
+
+def estimate_for(session: Session) -> MemoryEstimate | None:
+    """Memory of the planned result, or of the opened model as it is while there is no plan. None without a model."""
+    if session.checkpoint is None:
+        return None
+    if session.plan is not None:
+        parts = _planned(session.plan)
+    else:
+        parts = _opened(session.checkpoint)
+    weights, kept, embedding, experts = parts
+    device: DeviceChoice | None = session.device
+    return estimate(
+        weights,
+        kept,
+        session.shape,
+        session.context,
+        session.batch,
+        capacity=device.capacity if device else None,
+        bandwidth=device.bandwidth if device else None,
+        embedding=0 if session.shape is not None and session.shape.tied else embedding,
+        experts=experts,
+    )
+
+
+Parts = tuple[ByteCount, int, int, int]  # quantized tensors, kept bytes, embedding bytes, routed experts' bytes
+_last: tuple[object, Parts] | None = None  # a change of context or device must not walk ten thousand tensors again
+
+
+def _planned(plan: Plan) -> Parts:
+    global _last
+    if _last is not None and _last[0] is plan:
+        return _last[1]
+    from core.plan import Action
+
+    quantized = ByteCount()
+    kept = embedding = experts = 0
+    for tensor in plan.tensors:
+        if tensor.action is Action.KEEP:
+            kept += tensor.bytes.total
+        else:
+            quantized = quantized + tensor.bytes
+        if tensor.role is Role.EMBED:
+            embedding += tensor.bytes.total
+        if any(source.experts or source.expert is not None for source in tensor.source.sources):
+            experts += tensor.bytes.total
+    side_files = plan.layout.extra_bytes
+    header = plan.bytes_total - side_files - quantized.total - kept
+    parts = (quantized + ByteCount(header=max(header, 0)), kept, embedding, experts)
+    _last = (plan, parts)
+    return parts
+
+
+def _opened(checkpoint: Checkpoint) -> Parts:
+    global _last
+    if _last is not None and _last[0] is checkpoint:
+        return _last[1]
+    embedding = experts = 0
+    for tensor in checkpoint.tensors:
+        if tensor.role is Role.EMBED and not tensor.tied_to:
+            embedding += tensor.nbytes
+        if tensor.experts or tensor.expert is not None:
+            experts += tensor.nbytes
+    parts = (ByteCount(payload=checkpoint.total_bytes), 0, embedding, experts)
+    _last = (checkpoint, parts)
+    return parts

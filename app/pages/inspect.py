@@ -1,0 +1,29 @@
+"""The Inspect page. Says what it is for until inspection is part of the program."""
+
+from __future__ import annotations
+
+from PySide6.QtWidgets import QVBoxLayout, QWidget
+
+from app.pages.base import Page
+from app.services import Services
+from app.widgets.basics import EmptyState
+
+
+class InspectPage(Page):
+    """Will show where in a model the large and the sensitive weights are."""
+
+    key = "inspect"
+    title = "Inspect"
+    icon = "search"
+
+    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
+        super().__init__(services, parent)
+        layout = QVBoxLayout(self)
+        layout.addWidget(
+            EmptyState(
+                "Inspect is not part of this version yet",
+                "It will show a tensor's weights as a heat map, rank its outlier channels and open single groups as "
+                "codes. Until then the Recipe page shows the error of any tensor.",
+                icon=self.icon,
+            )
+        )

@@ -1,0 +1,39 @@
+"""What every page is given: the window's shared parts, made once in bootstrap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from PySide6.QtCore import QObject, Signal
+
+from app.jobs.runner import JobRunner
+from app.session import SessionStore
+from app.settings import Settings
+from app.theme import ThemeManager
+
+
+class Shell(QObject):
+    """How a page asks the window for something without knowing it or another page.
+
+    show_page(name): 'model', 'recipe', 'convert', 'inspect' or 'test'. open_path(path): read a model.
+    choose_folder(), choose_file(): the file choosers. problem(error): tell a UserError above the page.
+    queue_changed(count): how many conversions wait or run, for the navigation.
+    """
+
+    show_page = Signal(str)
+    open_path = Signal(object)
+    choose_folder = Signal()
+    choose_file = Signal()
+    problem = Signal(object)
+    queue_changed = Signal(int)
+
+
+@dataclass(frozen=True)
+class Services:
+    """Shared parts. Pages keep a reference and reach each other only through `session` and `shell`."""
+
+    session: SessionStore
+    jobs: JobRunner
+    settings: Settings
+    themes: ThemeManager
+    shell: Shell

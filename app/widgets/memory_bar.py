@@ -1,0 +1,254 @@
+"""The memory bar: what the model needs on the chosen device, always in sight and exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QStandardItem, QStandardItemModel
+from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSpinBox, QVBoxLayout, QWidget
+
+from app.devices import DeviceChoice
+from app.memory_view import estimate_for
+from app.services import Services
+from app.session import Session
+from app.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, current, themes
+from app.widgets.basics import label
+from app.widgets.memory_strip import MemoryStrip, segment_brush
+from app.widgets.verdict import Verdict
+from core.memory import MemoryEstimate
+from core.units import format_binary, format_bytes, format_count, format_decimal, format_tokens_per_second
+
+CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
+_NAMES = {  # shorter than core's labels, which stand in the tooltip
+    "payload": "weights",
+    "scales": "scales",
+    "padding": "padding",
+    "kept": "kept",
+    "kv": "KV cache",
+    "workspace": "work",
+    "free": "free",
+}
+
+
+def total_text(estimate: MemoryEstimate) -> str:
+    """'7.70 GB of 24.00 GB (7.17 of 22.35 GiB)'; without a capacity '7.70 GB (7.17 GiB)'."""
+    if estimate.capacity is None:
+        return format_bytes(estimate.used)
+    used, capacity = format_binary(estimate.used), format_binary(estimate.capacity)
+    if used.split()[-1] == capacity.split()[-1]:
+        used = used.split()[0]
+    return f"{format_decimal(estimate.used)} of {format_decimal(estimate.capacity)} ({used} of {capacity})"
+
+
+class MemoryBar(QFrame):
+    """Device, context and batch choose what is asked for; the strip and the numbers follow from the session alone."""
+
+    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._store = services.session
+        self._choices: tuple[DeviceChoice, ...] = ()
+        self._estimate: MemoryEstimate | None = None
+        self.setProperty("frameRole", "bar")
+        self.setAccessibleName("Memory")
+        self._make_controls()
+        self.strip = MemoryStrip()
+        self.strip.setAccessibleName("Memory by use")
+        self.total = label("", selectable=True)
+        self.verdict = Verdict()
+        self.bound = label("", "muted")
+        self._legend = {key: _LegendEntry(key) for key in _NAMES}
+        self._hint = label("", "muted")
+        self._lay_out()
+        self._store.changed.connect(self._on_session)
+        self._fill_contexts(self._store.current)
+        self.refresh()
+
+    @property
+    def estimate(self) -> MemoryEstimate | None:
+        """What is shown now."""
+        return self._estimate
+
+    def set_devices(self, choices: Sequence[DeviceChoice]) -> None:
+        """Fill the picker: this computer's devices first, then the others. Keeps the session's device when it is in."""
+        self._choices = tuple(choices)
+        model = QStandardItemModel(self.device)
+        previous = None
+        for number, choice in enumerate(self._choices):
+            if choice.own != previous:
+                heading = QStandardItem("This computer" if choice.own else "Other devices")
+                heading.setEnabled(False)
+                heading.setToolTip("Choose one of the devices below.")
+                model.appendRow(heading)
+                previous = choice.own
+            item = QStandardItem(choice.label)
+            item.setData(number)
+            item.setToolTip(choice.note)
+            model.appendRow(item)
+        self.device.blockSignals(True)
+        self.device.setModel(model)
+        self.device.blockSignals(False)
+        self._show_device(self._store.current)
+
+    def refresh(self) -> None:
+        """Compute and show the present session's memory."""
+        session = self._store.current
+        self._estimate = estimate = estimate_for(session)
+        self.strip.set_estimate(estimate)
+        for entry in self._legend.values():
+            entry.show_bytes(estimate)
+        empty = estimate is None
+        self._hint.setVisible(empty)
+        for widget in (self.total, self.verdict, self.bound):
+            widget.setVisible(not empty)
+        if estimate is None:
+            self._hint.setText(
+                "Reading the model…" if session.opening else "The memory a model needs is shown here once one is open."
+            )
+            self.strip.setAccessibleDescription(self._hint.text())
+            return
+        self.total.setText(total_text(estimate))
+        self._show_verdict(estimate)
+        self.strip.setAccessibleDescription(self._describe(estimate))
+
+    def _show_verdict(self, estimate: MemoryEstimate) -> None:
+        if estimate.fits is None:
+            self.verdict.set("unknown", "no device chosen")
+        elif estimate.fits:
+            self.verdict.set("ok", "fits")
+        else:
+            self.verdict.set("error", f"{format_decimal(estimate.shortfall)} too much")
+        self.bound.setVisible(estimate.decode is not None)
+        if estimate.decode is not None:
+            self.bound.setText(f"at most {format_tokens_per_second(estimate.decode.tokens_per_second)}")
+            self.bound.setToolTip(
+                f"Every step reads {format_bytes(estimate.decode.bytes_per_step)} from memory; "
+                "no program answers faster than this device can read."
+            )
+
+    def _describe(self, estimate: MemoryEstimate) -> str:
+        parts = [f"{s.label} {format_bytes(s.bytes)}" for s in estimate.segments if s.bytes]
+        return f"{total_text(estimate)}, {self.verdict.text}. {', '.join(parts)}."
+
+    def _make_controls(self) -> None:
+        self.device = QComboBox()
+        self.device.setAccessibleName("Target device")
+        self.device.setToolTip("The device the result shall run on")
+        self.device.setMinimumWidth(220)
+        self.device.setMaximumWidth(300)
+        self.device.setPlaceholderText("Looking for devices…")
+        self.device.activated.connect(self._on_device)
+        self.context = QComboBox()
+        self.context.setAccessibleName("Context length in tokens")
+        self.context.setToolTip("Tokens that one conversation may hold; the KV cache grows with it")
+        self.context.activated.connect(self._on_context)
+        self.batch = QSpinBox()
+        self.batch.setAccessibleName("Batch: sequences at the same time")
+        self.batch.setToolTip("Sequences that are answered at the same time; each has a KV cache of its own")
+        self.batch.setRange(1, 512)
+        self.batch.setFixedWidth(72)
+        self.batch.setValue(self._store.current.batch)
+        self.batch.valueChanged.connect(lambda value: self._store.update(batch=value))
+
+    def _lay_out(self) -> None:
+        upper = QHBoxLayout()
+        upper.setSpacing(SPACE_2)
+        for text, control in (("Device", self.device), ("Context", self.context), ("Batch", self.batch)):
+            name = label(text, "muted")
+            name.setBuddy(control)
+            upper.addWidget(name)
+            upper.addWidget(control)
+            upper.addSpacing(SPACE_2)
+        upper.addStretch(1)
+        upper.addWidget(self.verdict)
+        upper.addSpacing(SPACE_2)
+        upper.addWidget(self.bound)
+        lower = QHBoxLayout()
+        lower.setSpacing(SPACE_4)
+        for entry in self._legend.values():
+            lower.addWidget(entry)
+        lower.addWidget(self._hint)
+        lower.addStretch(1)
+        lower.addWidget(self.total)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_6, SPACE_2, SPACE_6, SPACE_3)
+        layout.setSpacing(SPACE_2)
+        layout.addLayout(upper)
+        layout.addWidget(self.strip)
+        layout.addLayout(lower)
+
+    def _on_session(self, old: Session, new: Session) -> None:
+        if new.shape is not old.shape or new.context != old.context:
+            self._fill_contexts(new)
+        if new.device is not old.device:
+            self._show_device(new)
+        if self.batch.value() != new.batch:
+            self.batch.blockSignals(True)
+            self.batch.setValue(new.batch)
+            self.batch.blockSignals(False)
+        self.refresh()
+
+    def _fill_contexts(self, session: Session) -> None:
+        longest = session.shape.context if session.shape is not None and session.shape.context else CONTEXTS[-1]
+        values = sorted({c for c in CONTEXTS if c <= longest} | {longest, session.context})
+        self.context.clear()
+        for value in values:
+            self.context.addItem(f"{format_count(value)} tokens", value)
+        self.context.setCurrentIndex(values.index(session.context))
+
+    def _show_device(self, session: Session) -> None:
+        wanted = session.device.key if session.device is not None else None
+        number = next((n for n, choice in enumerate(self._choices) if choice.key == wanted), None)
+        self.device.setCurrentIndex(-1 if number is None else self._row_of(number))
+
+    def _row_of(self, number: int) -> int:
+        model = self.device.model()
+        return next(row for row in range(model.rowCount()) if model.index(row, 0).data(_NUMBER_ROLE) == number)
+
+    def _on_device(self, row: int) -> None:
+        number = self.device.model().index(row, 0).data(_NUMBER_ROLE)
+        if number is not None:
+            self._store.update(device=self._choices[number])
+
+    def _on_context(self, row: int) -> None:
+        self._store.update(context=self.context.itemData(row))
+
+
+_NUMBER_ROLE = 0x0101  # Qt.ItemDataRole.UserRole + 1, where QStandardItem.setData puts its value
+
+
+class _Swatch(QWidget):
+    """A small square filled as the segment is."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self._key = key
+        self.setFixedSize(10, 10)
+        themes().changed.connect(lambda _theme: self.update())
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        theme = current()
+        painter.fillRect(self.rect(), theme.color("surface"))
+        painter.fillRect(self.rect(), segment_brush(self._key, theme))
+        if self._key in ("free", "padding"):
+            painter.setPen(QPen(theme.color("border"), 1))
+            painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
+
+
+class _LegendEntry(QWidget):
+    def __init__(self, key: str) -> None:
+        super().__init__()
+        self._key = key
+        self._text: QLabel = label()
+        layout = QHBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_1 + 2)
+        layout.addWidget(_Swatch(key))
+        layout.addWidget(self._text)
+
+    def show_bytes(self, estimate: MemoryEstimate | None) -> None:
+        segment = next((s for s in estimate.segments if s.key == self._key), None) if estimate else None
+        self.setVisible(segment is not None and segment.bytes > 0)
+        if segment is not None:
+            self._text.setText(f"{_NAMES[self._key]} {format_decimal(segment.bytes)}")
+            self.setToolTip(f"{segment.label}: {format_bytes(segment.bytes)}")
