@@ -113,6 +113,8 @@ class NumericContract:
     block: values along a row that are stored together; a row must be a multiple of it (1: any row).
     levels: the values a code stands for, before scaling, where they are not evenly spaced.
     tensor_scale: one more scale for the whole tensor, kept beside it (NVFP4).
+    outer_scale, outer_group: scales that are quantized themselves (double quantization) share one `outer_scale` for
+    every `outer_group` of them (NF4: 8-bit absmax values, one F32 for 256).
     """
 
     name: str
@@ -129,6 +131,8 @@ class NumericContract:
     packing: str = ""
     levels: tuple[float, ...] = ()
     tensor_scale: ElementType | None = None
+    outer_scale: ElementType | None = None
+    outer_group: int = 0
 
     @property
     def effective_bits(self) -> float:
@@ -140,7 +144,8 @@ class NumericContract:
             subs = g.size // g.sub
             return self.bits + (scale_bits + zero_bits + subs * (g.scale_bits + g.zero_bits)) / g.size
         if isinstance(g, PerGroup):
-            return self.bits + (scale_bits + zero_bits) / g.size
+            outer_bits = self.outer_scale.bits / self.outer_group if self.outer_scale else 0
+            return self.bits + (scale_bits + zero_bits + outer_bits) / g.size
         if isinstance(g, PerBlock):
             return self.bits + (scale_bits + zero_bits) / (g.rows * g.cols)
         return self.bits
