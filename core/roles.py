@@ -40,27 +40,30 @@ _COMPANION = re.compile(
 _SUFFIX = re.compile(r"\.(?:weight|bias|qweight|weight_packed|W_q|_weight_qdata)$|_(?:blocks|bias)$")
 
 # The last words of a name, suffix taken off. The first that fits counts, so narrower ones stand first.
+_ATTENTION = r"(?:attn|attention|self_attn|linear_attn|self_attention)"
 _ROLES: tuple[tuple[Role, str], ...] = (
     (Role.ROPE, r"rotary_emb\.\w+|rope_freqs|rope_factors_(?:long|short)|inv_freq|rotary_pos_emb\.\w+"),
     (Role.CONV, r"(?:\w+_)?conv1?d?|shortconv\.\w+|short_conv|[qkv]_conv1d"),
     (Role.OTHER, r"wpe|position_embd|position_embeddings|token_types|token_type_embeddings|embed_positions|\w*_rel_b"),
-    (Role.NORM, r"(?:\w+_)?(?:layer_?)?norm\d?\w*|ln_\w+|ln\d|(?:\w+_)?(?:layernorm|rmsnorm)\w*|\w*_layer_?norm"),
+    (Role.NORM, r"(?:\w+_)?(?:layer_?|rms)?norm(?:\d|s)?(?:_\w+)?|ln_\w+|ln\d"),
     (Role.EMBED, r"embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|token_embd|embed|shared|embeddings"),
     (Role.HEAD, r"lm_head|embed_out|output|lm_head\.linear"),
-    (Role.ROUTER, r"ffn_gate_inp(?:_shexp)?|router(?:\.(?:layer|proj|classifier))?|(?:mlp|block_sparse_moe|feed_forward|ffn|moe|"
-                  r"mixer)\.gate|shared_expert_gate|gate\.wg|gate"),
+    (Role.ROUTER, r"ffn_gate_inp(?:_shexp)?|router(?:\.(?:layer|proj|classifier))?|shared_expert_gate|gate\.wg|gate"),
     (Role.ATTN_QKV, r"qkv_proj|Wqkv|query_key_value|attn\.c_attn|attn_qkv|qkv|in_proj_qkvz?|wqkv"),
     (Role.ATTN_Q, r"q_proj|wq|q_[ab]_proj|attn_q(?:_[ab])?|query|q_lin|self_attn\.q|wq_[ab]"),
     (Role.ATTN_K, r"k_proj|wk|kv_a_proj(?:_with_mqa)?|attn_k(?:_b)?|attn_kv_a_mqa|key|k_lin|wkv_a"),
     (Role.ATTN_V, r"v_proj|wv|kv_b_proj|attn_v(?:_b)?|attn_kv_b|value|v_lin|wkv_b"),
-    (Role.ATTN_OUT, r"o_proj|wo|attn_output|(?:attn|attention|self_attn|linear_attn|self_attention)\.(?:c_proj|out_proj|dense|"
-                    r"out|proj)|attention\.output\.dense|attn_out"),
-    (Role.FFN_GATE_UP, r"gate_up_proj|ffn_gate_up(?:_exps)?|w1w3|gate_and_up_proj|wi_fused"),
-    (Role.FFN_GATE, r"gate_proj|w1|ffn_gate(?:_exps|_shexp|_chexps)?|feed_forward\.gate|mlp\.w2(?=$)"),
-    (Role.FFN_UP, r"up_proj|w3|ffn_up(?:_exps|_shexp|_chexps)?|fc1|fc_in|c_fc|dense_h_to_4h|intermediate\.dense|mlp\.up|linear1"),
-    (Role.FFN_DOWN, r"down_proj|w2|ffn_down(?:_exps|_shexp|_chexps)?|fc2|fc_out|mlp\.c_proj|dense_4h_to_h|output\.dense|"
-                    r"mlp\.down|linear2"),
-)  # fmt: skip
+    (Role.ATTN_OUT, rf"o_proj|wo|attn_out(?:put)?|{_ATTENTION}\.(?:c_proj|out_proj|dense|out|proj)"),
+    (Role.ATTN_OUT, r"attention\.output\.dense"),
+    (Role.FFN_GATE_UP, r"gate_up_proj|ffn_gate_up(?:_exps)?|gate_and_up_proj"),
+    (Role.FFN_GATE, r"gate_proj|w1|ffn_gate(?:_exps|_shexp|_chexps)?"),
+    (
+        Role.FFN_UP,
+        r"up_proj|w3|ffn_up(?:_exps|_shexp|_chexps)?|fc1|fc_in|c_fc|dense_h_to_4h|intermediate\.dense|linear1",
+    ),
+    (Role.FFN_DOWN, r"down_proj|w2|ffn_down(?:_exps|_shexp|_chexps)?|fc2|fc_out|mlp\.c_proj|dense_4h_to_h|linear2"),
+    (Role.FFN_DOWN, r"output\.dense"),
+)
 _PATTERN = re.compile("|".join(f"(?P<r{i}>(?:^|\\.)(?:{pattern})$)" for i, (_, pattern) in enumerate(_ROLES)))
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -68,10 +68,10 @@ class Checkpoint(ABC):
     def fingerprint(self) -> str:
         """Hex digest over header bytes, file sizes and modification times: cheap, changes when the source does."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - a reader that holds nothing has nothing to release
         """Release file handles and maps."""
 
-    def __enter__(self) -> Checkpoint:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

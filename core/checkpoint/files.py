@@ -62,7 +62,7 @@ def read_exactly(file: OpenedFile, offset: int, out: np.ndarray) -> None:
     Opens the file anew each time: safe from any thread, holds no handle that would lock the file on Windows, and costs
     some 10 µs. Raises UserError when the file changed since its header was read, or ends early.
     """
-    view = memoryview(out.reshape(-1)).cast("B")
+    view = memoryview(out.reshape(-1).data).cast("B")
     try:
         with file.path.open("rb", buffering=0) as handle:
             stat = os.fstat(handle.fileno())
@@ -96,7 +96,7 @@ def digest_headers(files: Sequence[OpenedFile]) -> str:
         while left:
             block = np.empty(min(left, 1 << 20), np.uint8)
             read_exactly(file, offset, block)
-            digest.update(block)
+            digest.update(block.data)
             offset += block.size
             left -= block.size
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -117,7 +118,7 @@ def _from_index(folder: Path, index_path: Path, present: Sequence[Path], unfinis
         others = [entry.name for entry in present if entry.name not in names]
         if others and len(missing) == len(names):
             raise UserError(
-                f"{index_path.name} names other files than those there: {_some(missing)}, but the folder has {_some(others)}.",
+                f"{index_path.name} names {_some(missing)}, but the files there are {_some(others)}.",
                 "Download the index that belongs to these files, or delete it if there is one file only.",
             )
         raise missing_shards(missing, len(names), unfinished)
@@ -160,10 +161,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _unfinished(folder: Path, entries: Iterable[Path]) -> tuple[str, ...]:
     found = [entry.name for entry in entries if entry.name.lower().endswith(UNFINISHED)]
-    try:  # where `hf download --local-dir` keeps what it has so far
-        found += [
-            e.name for e in (folder / ".cache" / "huggingface" / "download").iterdir() if e.suffix == ".incomplete"
-        ]
-    except OSError:
-        pass
+    partial = folder / ".cache" / "huggingface" / "download"  # where `hf download --local-dir` keeps what it has so far
+    with contextlib.suppress(OSError):
+        found += [entry.name for entry in partial.iterdir() if entry.suffix == ".incomplete"]
     return tuple(sorted(found))

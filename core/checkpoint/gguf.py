@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,12 @@ class GgufCheckpoint(FileCheckpoint):
     """A GGUF model. `metadata` is that of the first file of a split set, in file order, decoded when asked for."""
 
     def __init__(
-        self, path: Path, headers: tuple[GgufHeader, ...], tensors: tuple[TensorInfo, ...], notes: list
+        self, headers: Sequence[GgufHeader], tensors: Sequence[TensorInfo], notes: Sequence[tuple[str, str]]
     ) -> None:
         first = headers[0]
         architecture = first.metadata.get("general.architecture", "")
         super().__init__(
-            path,
+            first.file.path,
             Container.GGUF,
             [header.file for header in headers],
             tensors,
@@ -94,7 +94,7 @@ def open_gguf(path: Path) -> GgufCheckpoint:
     expected = headers[0].metadata.get("split.tensors.count", 0)
     if len(headers) > 1 and isinstance(expected, int) and expected not in (0, len(tensors)):
         notes.append(("split-count", f"{len(tensors)} of {expected}"))
-    return GgufCheckpoint(headers[0].file.path, headers, tuple(tensors), notes)
+    return GgufCheckpoint(headers, tensors, notes)
 
 
 def split_parts(path: Path) -> list[Path]:
@@ -135,7 +135,8 @@ def _tensor(header: GgufHeader, raw: RawTensor, index: int) -> TensorInfo:
     offset = header.data_start + raw.offset
     if offset + size > header.file.size:
         raise UserError(
-            f"{path.name} is cut off: {raw.name[:80]} ends at byte {offset + size:,}, the file at {header.file.size:,}.",
+            f"{path.name} is cut off: {raw.name[:80]} should end at byte {offset + size:,}, the file ends at "
+            f"{header.file.size:,}.",
             "The download or copy did not finish: fetch the file again.",
         )
     named = parse_name(raw.name, shape)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ class RawTensor:
 class Cursor:
     """Reads a header forward in windows of 1 MiB, and never past the end of the file."""
 
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+    def __init__(self, path: Path, file: RawIOBase, size: int) -> None:
         self.path, self.file, self.size = path, file, size
         self.pos = 0
         self._start = 0
@@ -138,7 +139,7 @@ class Cursor:
 
 
 def read_records(cursor: Cursor, count: int) -> dict[str, KeyRecord]:
-    """Position of every key. Raises UserError for unknown types, nested lists, repeated keys, and lengths past the end."""
+    """Position of every key. Raises UserError for unknown types, nested lists, repeated keys, lengths past the end."""
     if count > MAX_KEYS or count * 13 > cursor.size:
         raise cursor.damaged(f"{count:,} keys")
     records: dict[str, KeyRecord] = {}
@@ -259,8 +260,8 @@ def read_header(path: Path) -> GgufHeader:
     """Read one file's header. Raises UserError for anything that is no GGUF of version 2 or 3, or does not add up."""
     opened = OpenedFile.of(path)
     try:
-        with open(path, "rb", buffering=0) as file:
-            cursor = Cursor(path, file, opened.size)  # type: ignore[arg-type]
+        with path.open("rb", buffering=0) as file:
+            cursor = Cursor(path, file, opened.size)
             start = file.read(4096)
             check_is_weights(path, start, opened.size)
             version = _version(path, start)

@@ -20,14 +20,15 @@ _SAMPLE = 1 << 16
 
 
 def open_safetensors(path: Path, weights: WeightFiles, folder: Path | None) -> FileCheckpoint:
-    """Open the weight files; `folder` gives config and side files, None when the file stands alone. Raises UserError."""
+    """Open the weight files; `folder` gives config and side files; None: a file alone. Raises UserError."""
     headers = [read_header(file, index) for index, file in enumerate(weights.files)]
     tensors = [tensor for header in headers for tensor in header.tensors]
     seen: dict[str, int] = {}
     for tensor in tensors:
         if seen.setdefault(tensor.name, tensor.file) != tensor.file:
             raise UserError(
-                f"{weights.files[seen[tensor.name]].name} and {weights.files[tensor.file].name} both hold {tensor.name[:80]}.",
+                f"{tensor.name[:80]} is both in {weights.files[seen[tensor.name]].name} and in "
+                f"{weights.files[tensor.file].name}.",
                 "Remove the file that is not part of this model.",
             )
     tensors.sort(key=lambda t: natural_key(t.name))
@@ -62,7 +63,7 @@ def index_notes(
 
 
 def tie_head(checkpoint: FileCheckpoint) -> None:
-    """Mark a stored head that repeats the embedding. Only where the config says they are one are bytes compared, in samples."""
+    """Mark a stored head that repeats the embedding: where the config says they are one, samples are compared."""
     if not says_tied(checkpoint.config):
         return
     embed = next((t for t in checkpoint.tensors if t.role is Role.EMBED), None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,24 +20,23 @@ from core.checkpoint.gguf import open_gguf, split_parts
 from core.checkpoint.hf import open_safetensors
 from core.errors import UserError
 
+# Formats of weights, and archives, that people try and that are not read here.
+_FOREIGN = (".h5", ".msgpack", ".onnx", ".npz", ".ckpt", ".tflite", ".mlmodel", ".pkl", ".zip", ".gz", ".tar", ".7z")
+
 
 def open_checkpoint(path: Path | str) -> Checkpoint:
-    """Open a model from its folder, any file of that folder, one .safetensors, .gguf or PyTorch file, or part of a split set.
+    """Open a model from its folder, any file of that folder, one .safetensors, .gguf or PyTorch file, or a part of one.
 
-    Reads headers only. What a file is, is told by its first bytes; its extension is only a first guess. Raises UserError
-    with one sentence and a next step for everything that can not be opened.
+    Reads headers only. The first bytes tell what a file is, not only its extension. Raises UserError with one sentence
+    and a next step for everything that can not be opened.
     """
-    path = Path(os.path.expanduser(str(path)))
+    path = Path(path).expanduser()
     try:
         is_folder = path.is_dir()
         if not is_folder and not path.exists():
-            broken = path.is_symlink()
-            raise UserError(
-                f"{path.name or path} is not there.",
-                "The link points to a file that was removed: download it again."
-                if broken
-                else "Check the path for a typo.",
-            )
+            lost = "The link points to a file that was removed: download it again."
+            hint = lost if path.is_symlink() else "Check the path for a typo."
+            raise UserError(f"{path.name or path} is not there.", hint)
     except (OSError, ValueError) as error:
         raise cannot_read(path, error if isinstance(error, OSError) else OSError(str(error))) from error
     return _open_folder(path) if is_folder else _open_file(path)
@@ -59,9 +57,7 @@ def _open_file(path: Path) -> Checkpoint:
 
         weights, folder = _around(path)
         return open_pytorch(folder or path, weights, folder)
-    if name.endswith(
-        (".h5", ".msgpack", ".onnx", ".npz", ".ckpt", ".tflite", ".mlmodel", ".pkl", ".zip", ".gz", ".tar", ".7z")
-    ):
+    if name.endswith(_FOREIGN):
         raise UserError(
             f"{path.name} is not in a format that can be opened.", "Choose a .safetensors, .gguf or PyTorch .bin file."
         )
@@ -131,18 +127,14 @@ def _no_model(folder: Path, entries: Sequence[Path], unfinished: Sequence[str]) 
             f"{folder.name} is a download cache; the model is one level down.",
             f"Open {snapshots / inside[-1]}." if inside else "The cache is empty: download the model again.",
         )
-    below = [
-        f for f in folders if any(f.glob("*.safetensors")) or any(f.glob("*.gguf")) or (f / "config.json").exists()
-    ]
+    below = [f.name for f in folders[:1000] if any(f.glob("*.safetensors")) or any(f.glob("*.gguf"))]
     if below:
         return UserError(
-            f"{folder.name} holds no model itself, but {_some([f.name for f in below])} does.", "Open that folder."
+            f"{folder.name} holds no model itself, but the folder {_some(below)} does.", "Open that folder."
         )
     if not entries:
-        return UserError(
-            f"The folder {folder.name or folder} is empty.", "Open the folder that the model was downloaded into."
-        )
-    other = [e.name for e in entries if e.suffix in (".h5", ".msgpack", ".onnx", ".npz", ".ckpt")]
+        return UserError(f"The folder {folder.name or folder} is empty.", "Open the folder that has the model in it.")
+    other = [e.name for e in entries if e.suffix in _FOREIGN]
     if other:
         return UserError(
             f"{folder.name} only holds weights in a format that can not be opened: {_some(other)}.",
@@ -150,9 +142,7 @@ def _no_model(folder: Path, entries: Sequence[Path], unfinished: Sequence[str]) 
         )
     if "config.json" in names:
         return UserError(f"{folder.name} has a config but no weights.", "Download the .safetensors files too.")
-    return UserError(
-        f"{folder.name} holds no model: no weights are in it.", "Open a folder with .safetensors or .gguf files."
-    )
+    return UserError(f"{folder.name} holds no weights.", "Open a folder with .safetensors or .gguf files.")
 
 
 def _some(names: Sequence[str]) -> str:

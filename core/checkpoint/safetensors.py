@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def read_header(path: Path, index: int = 0) -> SafetensorsHeader:
     """
     opened = OpenedFile.of(path)
     try:
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             start = file.read(4096)
             check_is_weights(path, start, opened.size)
             length = int.from_bytes(start[:8], "little")
@@ -54,6 +54,7 @@ def read_header(path: Path, index: int = 0) -> SafetensorsHeader:
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict):
         metadata = {}
+    texts = {key: value for key, value in metadata.items() if isinstance(value, str)}
     data_start = 8 + length
     tensors = [_tensor(path, name, entry, index, data_start, opened.size) for name, entry in entries.items()]
     tensors, end = tie_and_check(path, tensors)
@@ -61,23 +62,21 @@ def read_header(path: Path, index: int = 0) -> SafetensorsHeader:
     return SafetensorsHeader(
         opened,
         tuple(tensors),
-        {k: v for k, v in metadata.items() if isinstance(v, str)},
+        texts,
         opened.size - max(end, data_start),
     )
 
 
 def tie_and_check(path: Path, tensors: list[TensorInfo]) -> tuple[list[TensorInfo], int]:
-    """Mark tensors that share one byte range, refuse ranges that cross. Returns them in file order, and where they end."""
-    from dataclasses import replace
-
+    """Mark tensors that share one byte range, refuse ranges that cross. Returns them as they lie, and their end."""
     ordered = sorted(tensors, key=lambda t: (t.offset, t.nbytes))
     out: list[TensorInfo] = []
     end, owner = 0, None
     for tensor in ordered:
-        if owner and tensor.nbytes and (tensor.offset, tensor.nbytes) == (owner.offset, owner.nbytes):
-            if tensor.values == owner.values and tensor.dtype == owner.dtype:
-                out.append(replace(tensor, tied_to=owner.name))
-                continue
+        place = (tensor.offset, tensor.nbytes, tensor.dtype)
+        if owner and tensor.nbytes and place == (owner.offset, owner.nbytes, owner.dtype):
+            out.append(replace(tensor, tied_to=owner.name))
+            continue
         if tensor.nbytes and tensor.offset < end:
             raise UserError(f"{path.name} is damaged: the bytes of {tensor.name} lie inside another tensor.", _AGAIN)
         if tensor.nbytes:

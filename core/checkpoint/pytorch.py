@@ -1,0 +1,211 @@
+"""PyTorch's zip files (.bin, .pt, .pth), read with `weights_only=True` and nothing else, so no code in them runs.
+
+PyTorch only tells where the tensors lie: it loads them under its fake-tensor mode, which reads no values. The values
+are read by position like everywhere else. torch is imported here, on first use, and nowhere else in core.
+"""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from core.checkpoint.architecture import architecture_of
+from core.checkpoint.base import Container
+from core.checkpoint.dtypes import ELEMENT_BITS
+from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_exactly, read_start
+from core.checkpoint.folder import WeightFiles, read_json, side_files
+from core.checkpoint.hf import index_notes, tie_head
+from core.checkpoint.reading import FileCheckpoint, row_range
+from core.errors import UserError
+from core.roles import natural_key, parse_name
+from core.tensor_info import TensorInfo
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_PICKLE = 64 << 20
+MAX_NESTING = 8
+_AGAIN = "Download or copy the file again."
+# Keys under which training programs put the weights beside other things.
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "params", "weights")
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2", "float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL", "complex64": "C64",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _View:
+    """A tensor that is not stored row after row: strides in elements, from byte `offset` of its file."""
+
+    offset: int
+    strides: tuple[int, ...]
+
+
+class PytorchCheckpoint(FileCheckpoint):
+    """A checkpoint of PyTorch files. A transposed tensor is read as a whole to give any row of it."""
+
+    views: Mapping[str, _View] = {}
+
+    def read_raw(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
+        view = self.views.get(tensor.name)
+        if view is None:
+            return super().read_raw(tensor, start, stop)
+        start, stop = row_range(tensor, start, stop)
+        size = ELEMENT_BITS[tensor.dtype] // 8
+        span = 1 + sum((count - 1) * stride for count, stride in zip(tensor.shape, view.strides, strict=True))
+        raw = np.empty(span * size, np.uint8)
+        read_exactly(self.opened[tensor.file], view.offset, raw)
+        strides = [stride * size for stride in view.strides]
+        values = np.lib.stride_tricks.as_strided(raw, (*tensor.shape, size), (*strides, 1), writeable=False)
+        return values.reshape(tensor.rows, tensor.columns * size)[start:stop].copy()
+
+
+def open_pytorch(path: Path, weights: WeightFiles, folder: Path | None) -> FileCheckpoint:
+    """Open PyTorch weight files; `folder` gives config and side files, None for a file alone. Raises UserError."""
+    opened, tensors, views = [], [], {}
+    seen: set[str] = set()
+    for index, file in enumerate(weights.files):
+        file_info = _check_archive(file)
+        opened.append(file_info)
+        for tensor, view in _read_tensors(file_info, index):
+            if tensor.name in seen:
+                raise UserError(
+                    f"Two of the model's files hold {tensor.name[:80]}.", "Remove the one that is not part of it."
+                )
+            seen.add(tensor.name)
+            tensors.append(tensor)
+            if view:
+                views[tensor.name] = view
+    tensors.sort(key=lambda t: natural_key(t.name))
+    config = read_json(folder / "config.json", required=False) if folder else {}
+    notes = index_notes(weights.index, tensors, weights.files) + [("unfinished", name) for name in weights.unfinished]
+    checkpoint = PytorchCheckpoint(
+        path,
+        Container.PYTORCH,
+        opened,
+        tensors,
+        config=config,
+        side_files=side_files(folder) if folder else (),
+        architecture=architecture_of(config),
+        notes=notes,
+    )
+    checkpoint.views = views
+    tie_head(checkpoint)
+    return checkpoint
+
+
+def _check_archive(path: Path) -> OpenedFile:
+    """Refuse what is no plain PyTorch archive before PyTorch sees it; compressed entries could grow without bound."""
+    opened = OpenedFile.of(path)
+    start = read_start(path, 4096)
+    check_is_weights(path, start, opened.size)
+    if start[:2] != b"PK":
+        if start[:1] == b"\x80":
+            raise UserError(
+                f"{path.name} is in PyTorch's format from before 2020.",
+                "Load it with PyTorch and save it again with torch.save, or use the model's .safetensors files.",
+            )
+        raise UserError(f"{path.name} is not a PyTorch file.", "Choose a .safetensors, .gguf or PyTorch .bin file.")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            order = [archive.read(e) for e in entries if e.filename.endswith("/byteorder") and e.file_size <= 16]
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, RuntimeError, EOFError) as error:
+        raise UserError(f"{path.name} is cut off or damaged: its table of contents can not be read.", _AGAIN) from error
+    names = [entry.filename.partition("/")[2] or entry.filename for entry in entries]
+    if "constants.pkl" in names or any(name.startswith("code/") for name in names):
+        raise UserError(
+            f"{path.name} is a TorchScript program, not a checkpoint.", "Choose the model's weights instead."
+        )
+    if "data.pkl" not in names:
+        raise UserError(
+            f"{path.name} is a zip archive, but not one of PyTorch's.", "Unpack it, and open what is inside."
+        )
+    if order and order[0].strip() not in (b"little", b""):
+        raise UserError(f"{path.name} was saved on a big-endian computer.", "Save it again on a usual one.")
+    if any(entry.compress_type != zipfile.ZIP_STORED or entry.file_size > opened.size for entry in entries):
+        raise UserError(f"{path.name} is compressed, which PyTorch's files are not.", "Save it again with torch.save.")
+    if any(e.file_size > MAX_PICKLE for e, name in zip(entries, names, strict=True) if name == "data.pkl"):
+        raise UserError(f"{path.name} lists more than any model has.", _AGAIN)
+    return OpenedFile(path, opened.size, opened.mtime_ns, min(opened.size, 1 << 16))
+
+
+def _read_tensors(file: OpenedFile, index: int) -> Iterator[tuple[TensorInfo, _View | None]]:
+    owners: dict[tuple[object, ...], str] = {}
+    for name, tensor in _flatten(_load(file.path)):
+        label = str(tensor.dtype).removeprefix("torch.")
+        if label not in _DTYPES or str(tensor.layout) != "torch.strided":
+            raise UserError(
+                f"{file.path.name} stores {name[:80]} as {label}, which can not be read.",
+                "Save it as float16 or bfloat16.",
+            )
+        dtype, shape, strides = _DTYPES[label], tuple(tensor.shape), tuple(tensor.stride())
+        size = ELEMENT_BITS[dtype] // 8
+        storage = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
+        if storage is None and tensor.numel():
+            raise UserError("This PyTorch is too old to read files piece by piece.", "Install PyTorch 2.8 or newer.")
+        offset = (storage or 0) + tensor.storage_offset() * size
+        span = (
+            1 + sum((count - 1) * stride for count, stride in zip(shape, strides, strict=True)) if tensor.numel() else 0
+        )
+        if offset < 0 or any(s < 0 for s in strides) or offset + span * size > file.size:
+            raise UserError(f"{file.path.name} is damaged: {name[:80]} lies outside of the file.", _AGAIN)
+        if prod(shape) > max(file.size, 1):  # an expanded view: one stored value that stands for very many
+            raise UserError(
+                f"{file.path.name} repeats stored values in {name[:80]}.", "Save it with contiguous tensors."
+            )
+        named = parse_name(name, shape)
+        info = TensorInfo(
+            name, shape, dtype, prod(shape) * size, index, offset, named.role, named.layer, named.expert, named.experts
+        )
+        place = (offset, shape, strides, dtype)
+        owner = owners.setdefault(place, name) if info.nbytes else name
+        info = replace(info, tied_to=owner) if owner != name else info
+        yield info, None if tensor.is_contiguous() else _View(offset, strides)
+
+
+def _load(path: Path) -> object:
+    import torch
+    from torch._subclasses import FakeTensorMode
+
+    try:
+        with FakeTensorMode():
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path.name} holds Python objects besides tensors, which could run code: it is not opened.",
+            "Use the model's .safetensors files, or save only the state dict from a source you trust.",
+        ) from error
+    except OSError as error:
+        raise cannot_read(path, error) from error
+    # PyTorch raises nearly anything for a damaged pickle: RuntimeError, EOFError, KeyError, AttributeError …
+    except Exception as error:
+        raise UserError(f"{path.name} is damaged: PyTorch can not read its list of tensors.", _AGAIN) from error
+
+
+def _flatten(found: object) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of a state dict by name; looks inside the wrappers that training programs use."""
+    import torch
+
+    for _ in range(MAX_NESTING):
+        if not isinstance(found, Mapping):
+            break
+        inner: Any = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), Mapping) and found[key]), None)
+        if inner is None:
+            yield from ((str(key), value) for key, value in found.items() if isinstance(value, torch.Tensor))
+            return
+        found = inner
+    if isinstance(found, torch.Tensor):
+        yield "tensor", found
