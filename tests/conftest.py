@@ -1,0 +1,68 @@
+"""What every test runs under: no screen, no network unless the test says so, repeatable examples, no thread left over."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Before anything imports Qt or a library that asks a hub for files.
+os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+pytest_plugins = ["real_models"]
+
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("search", deadline=None, max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked gpu are left out, not skipped, where there is no NVIDIA device; the counts stay honest."""
+    if Path("/dev/nvidia0").exists() or sys.platform == "win32":
+        return
+    kept = [item for item in items if "gpu" not in item.keywords]
+    if len(kept) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if "gpu" in item.keywords])
+        items[:] = kept
+
+
+@pytest.fixture(autouse=True)
+def no_network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to anywhere but this machine fails the test: nothing needs a download in order to convert."""
+    connect = socket.socket.connect
+
+    def local_only(self: socket.socket, address: object) -> None:
+        if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+            raise AssertionError(f"This test opened a connection to {address[0]}.")
+        connect(self, address)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "connect", local_only)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail when a test leaves a non-daemon thread running: it would hold the program open."""
+    before = set(threading.enumerate())
+    yield
+    until = time.monotonic() + 3
+    # A module may keep a pool for the whole run; the interpreter ends its idle threads itself.
+    while left := [
+        t.name
+        for t in threading.enumerate()
+        if t not in before and t.is_alive() and not t.daemon and not t.name.startswith("ThreadPoolExecutor")
+    ]:
+        if time.monotonic() > until:
+            pytest.fail(f"threads left running: {', '.join(left)}")
+        time.sleep(0.01)
