@@ -6,8 +6,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check install --quiet -c constraints.txt
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja setuptools
-NATIVE := $(wildcard CMakeLists.txt) $(shell find kernels/cpu -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name CMakeLists.txt)
-CPP := $(filter-out %CMakeLists.txt,$(NATIVE))
+NATIVE := $(wildcard CMakeLists.txt) $(shell find kernels/cpu -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
+CPP := $(filter kernels/%,$(NATIVE))
 PYTEST_ARGS ?=
 
 export PYTHONNOUSERSITE := 1

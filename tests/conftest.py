@@ -1,4 +1,4 @@
-"""What every test runs under: no screen, no network unless the test says so, repeatable examples, no thread left over."""
+"""What every test runs under: no screen, no network, repeatable examples, no thread left over."""
 
 from __future__ import annotations
 
