@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
+from core.assign import FLOAT_DTYPES, Fate, decide, source_dtype
+from core.checkpoint.base import Checkpoint, Container
 from core.contract import ByteCount
+from core.errors import UserError
 from core.export.layout import Layout
 from core.formats import Format
 from core.models.gguf_tensors import MappedTensor
-from core.recipe import Recipe
-from core.targets import Target
+from core.placement import place, prepare, refuse_encoded_source
+from core.recipe import Misfit, Recipe
+from core.targets import Target, find_target
 from core.tensor_info import Role
+from core.threads import worker_count
+from core.units import format_bytes
+
+FALLBACK_WARNING = 0.1  # share of the quantizable values in another format than asked for that is worth a warning
+BASE_MEMORY = 160_000_000  # interpreter, numpy and the kernels
+BLOCK_BUDGET = 256_000_000  # row blocks in flight, all threads together
 
 
 class Action(Enum):
@@ -28,6 +36,7 @@ class Action(Enum):
 class TensorPlan:
     """One tensor of the output. bytes.total includes the padding that follows it in the file.
 
+    format: how it is encoded, None when its bytes are copied; format_name: what the file will call it.
     source: how its values are read. reason: one clause, why this format. fallback: it is not the format that the
     target wanted, because its rows do not divide.
     """
@@ -37,7 +46,8 @@ class TensorPlan:
     role: Role
     layer: int | None
     action: Action
-    format: Format
+    format_name: str
+    format: Format | None
     bytes: ByteCount
     source: MappedTensor
     source_dtype: str
@@ -71,11 +81,15 @@ class Plan:
     expected_seconds: float = 0.0
     expected_memory: int = 0
     scratch_bytes: int = 0
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bytes_total(self) -> int:
         return self.layout.total_bytes
+
+    @property
+    def source_bytes_read(self) -> int:
+        """Source bytes that a run reads; less than `source_bytes` when some tensors are not taken over."""
+        return sum(t.source_bytes for t in self.tensors)
 
     @property
     def bytes(self) -> ByteCount:
@@ -91,7 +105,7 @@ class Plan:
     @property
     def fallback_share(self) -> float:
         """Share of the quantizable values that got another format than the target's because rows do not divide."""
-        counted = [t for t in self.tensors if t.action is not Action.KEEP or t.fallback]
+        counted = [t for t in self.tensors if t.action is Action.QUANTIZE or t.fallback]
         values = sum(t.values for t in counted)
         return sum(t.values for t in counted if t.fallback) / values if values else 0.0
 
@@ -99,3 +113,119 @@ class Plan:
     def bits_per_weight(self) -> float:
         values = sum(t.values for t in self.tensors)
         return 8 * sum(t.bytes.total for t in self.tensors) / values if values else 0.0
+
+
+def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
+    """Decide everything a run will do. Reads headers and tokenizer files only; the second plan of a checkpoint is quick.
+
+    Raises UserError when the recipe or the checkpoint makes the target impossible.
+    """
+    target = find_target(recipe.target)
+    if not checkpoint.tensors:
+        raise UserError("This checkpoint has no tensors.", "Choose a folder or file that holds a model's weights.")
+    refuse_encoded_source(checkpoint)
+    prepared = prepare(checkpoint, target)
+    fates = decide(target, recipe, prepared.mapped, prepared.model, checkpoint.container is Container.GGUF)
+    drafts = [_draft(t, f, target) for t, f in zip(prepared.mapped, fates, strict=True)]
+    layout = place(checkpoint, target, prepared, drafts)
+    tensors = tuple(_with_padding(drafts, layout))
+    plan = Plan(
+        recipe=recipe,
+        target=target,
+        tensors=tensors,
+        layout=layout,
+        source_bytes=checkpoint.total_bytes,
+        source_fingerprint=checkpoint.fingerprint(),
+        expected_seconds=estimate_seconds(tensors),
+        expected_memory=BASE_MEMORY + BLOCK_BUDGET,
+    )
+    return replace(plan, warnings=tuple(_warnings(plan, checkpoint)))
+
+
+# 10⁶ values a second that one thread of a 2023 desktop encodes, decodes and compares; only for the estimate shown.
+RATES = {"Q2_K": 25, "Q3_K": 25, "Q4_K": 35, "Q5_K": 35, "Q6_K": 45, "IQ4_NL": 30, "IQ4_XS": 30}
+DEFAULT_RATE = 150
+
+
+def estimate_seconds(tensors: tuple[TensorPlan, ...]) -> float:
+    """Rough time of a run on this machine's cores; the run itself replaces it by what it measures."""
+    threads = worker_count()
+    work = sum(t.values / RATES.get(t.format_name, DEFAULT_RATE) for t in tensors if t.format is not None) / 1e6
+    copied = sum(t.source_bytes for t in tensors) / 1e9
+    return work / threads + copied
+
+
+def misfit_costs(checkpoint: Checkpoint, recipe: Recipe) -> dict[Misfit, int | None]:
+    """Output bytes under each policy for rows that do not divide; None where the run would stop."""
+    costs: dict[Misfit, int | None] = {}
+    for policy in Misfit:
+        try:
+            costs[policy] = make_plan(checkpoint, replace(recipe, misfit=policy)).bytes_total
+        except UserError:
+            costs[policy] = None
+    return costs
+
+
+def _draft(t: MappedTensor, fate: Fate, target: Target) -> TensorPlan:
+    dtype = source_dtype(t)
+    source_bytes = sum(p.tensor.nbytes // p.tensor.rows * (p.stop - p.start) for p in t.pieces if p.tensor.rows)
+    if fate.format is None:
+        action, name, count = Action.COPY, dtype, ByteCount(payload=source_bytes)
+    else:
+        plain = fate.format.contract.scale is None
+        action, name, count = (
+            Action.KEEP if plain else Action.QUANTIZE,
+            fate.format.name,
+            fate.format.bytes_for(t.shape),
+        )
+    return TensorPlan(
+        name=t.name,
+        shape=t.shape,
+        role=t.role,
+        layer=t.layer,
+        action=action,
+        format_name=name,
+        format=fate.format,
+        bytes=count,
+        source=t,
+        source_dtype=dtype,
+        source_bytes=source_bytes,
+        reason=fate.reason,
+        fallback=fate.fallback,
+    )
+
+
+def _with_padding(drafts: list[TensorPlan], layout: Layout) -> list[TensorPlan]:
+    """Add to each tensor the zero bytes that follow its parts up to the next part or the end of the file."""
+    ordered = sorted(layout.parts, key=lambda p: (p.file, p.offset))
+    padding = [0] * len(drafts)
+    for i, p in enumerate(ordered):
+        last = i + 1 == len(ordered) or ordered[i + 1].file != p.file
+        end = layout.files[p.file].size if last else ordered[i + 1].offset
+        padding[p.tensor] += end - p.offset - p.nbytes
+    return [replace(d, bytes=d.bytes + ByteCount(padding=n)) for d, n in zip(drafts, padding, strict=True)]
+
+
+def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
+    out = []
+    if plan.bytes_total >= plan.source_bytes:
+        out.append(
+            f"The output is not smaller than the source ({format_bytes(plan.bytes_total)} against "
+            f"{format_bytes(plan.source_bytes)})."
+        )
+    if plan.fallback_share > FALLBACK_WARNING:
+        fallen = [t for t in plan.tensors if t.fallback]
+        widths = sorted({t.shape[-1] for t in fallen})
+        kinds = sorted({t.format_name for t in fallen})
+        out.append(
+            f"{len(fallen)} of {len(plan.tensors)} tensors get {', '.join(kinds)} instead, because their rows of "
+            f"{', '.join(f'{w:,}' for w in widths[:3])} values do not divide into this format's blocks."
+        )
+    if any(t.action is Action.QUANTIZE and t.source_dtype not in FLOAT_DTYPES for t in plan.tensors):
+        dtypes = sorted({t.source_dtype for t in plan.tensors if t.source_dtype not in FLOAT_DTYPES})
+        out.append(
+            f"The source is already quantized ({', '.join(dtypes)}); quality can only fall. Use the original if you can."
+        )
+    if plan.target.is_folder and not checkpoint.config:
+        out.append("There is no config.json beside the tensors; runtimes need one to load the result.")
+    return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from core.errors import Cancelled
 
@@ -73,7 +73,8 @@ class TensorResult:
 class Progress:
     """A snapshot of a run. `phase` is 'writing' or 'verifying'; `result` is set when a tensor has just finished.
 
-    bytes_done and bytes_total count source bytes of the whole run (both phases), so their ratio is the share done.
+    bytes_done, bytes_total: bytes read so far and in the whole run (source bytes, then the output's for its check).
+    share: work done, 0 to 1, weighed by what each format costs. seconds_left: None in the first three seconds.
     """
 
     phase: str
@@ -83,4 +84,6 @@ class Progress:
     bytes_done: int
     bytes_total: int
     seconds: float
-    result: TensorResult | None = field(default=None)
+    share: float = 0.0
+    seconds_left: float | None = None
+    result: TensorResult | None = None

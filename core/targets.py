@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from core.errors import UserError
+from core.export.gguf_values import FILE_TYPES
 
 
 class Kind(Enum):
@@ -35,12 +36,12 @@ class Target:
         return self.container == "safetensors"
 
 
-def _mix(name: str, base: str, file_type: int, summary: str) -> Target:
-    return Target(name, "gguf", Kind.MIX, base, file_type, summary)
+def _mix(name: str, base: str, summary: str) -> Target:
+    return Target(name, "gguf", Kind.MIX, base, FILE_TYPES[name.removesuffix("_MOE")], summary)
 
 
-def _type(name: str, file_type: int, summary: str) -> Target:
-    return Target(name, "gguf", Kind.TYPE, name, file_type, summary)
+def _type(name: str, summary: str) -> Target:
+    return Target(name, "gguf", Kind.TYPE, name, FILE_TYPES[name], summary)
 
 
 def _schemes() -> tuple[Target, ...]:
@@ -62,35 +63,34 @@ def _schemes() -> tuple[Target, ...]:
     return tuple(out)
 
 
-# file_type numbers: llama.cpp's llama_ftype. A bare K type takes the number of its mix without extra bits.
 TARGETS: tuple[Target, ...] = (
-    _mix("Q8_0", "Q8_0", 7, "8 bits, as good as the original"),
-    _mix("Q6_K", "Q6_K", 18, "6 bits, very close to the original"),
-    _mix("Q5_K_M", "Q5_K", 17, "5 bits, more for sensitive tensors"),
-    _mix("Q5_K_S", "Q5_K", 16, "5 bits"),
-    _mix("Q5_1", "Q5_1", 9, "5 bits with a minimum, blocks of 32"),
-    _mix("Q5_0", "Q5_0", 8, "5 bits, blocks of 32"),
-    _mix("Q4_K_M", "Q4_K", 15, "4 bits, more for sensitive tensors; the usual choice"),
-    _mix("Q4_K_S", "Q4_K", 14, "4 bits, a little more for the first layers"),
-    _mix("Q4_1", "Q4_1", 3, "4 bits with a minimum, blocks of 32"),
-    _mix("Q4_0", "Q4_0", 2, "4 bits, blocks of 32; fast on CPUs"),
-    _mix("IQ4_NL", "IQ4_NL", 25, "4 bits on uneven levels, blocks of 32"),
-    _mix("IQ4_XS", "IQ4_XS", 30, "4 bits on uneven levels, smallest of the 4-bit mixes"),
-    _mix("Q3_K_L", "Q3_K", 13, "3 bits, most bits for sensitive tensors"),
-    _mix("Q3_K_M", "Q3_K", 12, "3 bits, more for sensitive tensors"),
-    _mix("Q3_K_S", "Q3_K", 11, "3 bits; quality falls visibly"),
-    _mix("Q2_K", "Q2_K", 10, "2 bits, more for sensitive tensors; quality falls a lot"),
-    _mix("TQ2_0", "TQ2_0", 37, "ternary; only for models trained that way"),
-    _mix("TQ1_0", "TQ1_0", 36, "ternary, packed tighter; only for models trained that way"),
-    _mix("MXFP4_MOE", "MXFP4", 38, "4-bit floats for experts, 8 bits for the rest"),
-    _mix("BF16", "BF16", 32, "16-bit floats, the original's range"),
-    _mix("F16", "F16", 1, "16-bit floats"),
-    _mix("F32", "F32", 0, "32-bit floats"),
-    _type("Q5_K", 16, "Q5_K for every weight it fits"),
-    _type("Q4_K", 14, "Q4_K for every weight it fits"),
-    _type("Q3_K", 11, "Q3_K for every weight it fits"),
-    _type("MXFP4", 38, "4-bit floats with a power-of-two scale, blocks of 32"),
-    _type("NVFP4", 39, "4-bit floats with an 8-bit float scale, blocks of 16"),
+    _mix("Q8_0", "Q8_0", "8 bits, as good as the original"),
+    _mix("Q6_K", "Q6_K", "6 bits, very close to the original"),
+    _mix("Q5_K_M", "Q5_K", "5 bits, more for sensitive tensors"),
+    _mix("Q5_K_S", "Q5_K", "5 bits"),
+    _mix("Q5_1", "Q5_1", "5 bits with a minimum, blocks of 32"),
+    _mix("Q5_0", "Q5_0", "5 bits, blocks of 32"),
+    _mix("Q4_K_M", "Q4_K", "4 bits, more for sensitive tensors; the usual choice"),
+    _mix("Q4_K_S", "Q4_K", "4 bits, a little more for the first layers"),
+    _mix("Q4_1", "Q4_1", "4 bits with a minimum, blocks of 32"),
+    _mix("Q4_0", "Q4_0", "4 bits, blocks of 32; fast on CPUs"),
+    _mix("IQ4_NL", "IQ4_NL", "4 bits on uneven levels, blocks of 32"),
+    _mix("IQ4_XS", "IQ4_XS", "4 bits on uneven levels, smallest of the 4-bit mixes"),
+    _mix("Q3_K_L", "Q3_K", "3 bits, most bits for sensitive tensors"),
+    _mix("Q3_K_M", "Q3_K", "3 bits, more for sensitive tensors"),
+    _mix("Q3_K_S", "Q3_K", "3 bits; quality falls visibly"),
+    _mix("Q2_K", "Q2_K", "2 bits, more for sensitive tensors; quality falls a lot"),
+    _mix("TQ2_0", "TQ2_0", "ternary; only for models trained that way"),
+    _mix("TQ1_0", "TQ1_0", "ternary, packed tighter; only for models trained that way"),
+    _mix("MXFP4_MOE", "MXFP4", "4-bit floats for experts, 8 bits for the rest"),
+    _mix("BF16", "BF16", "16-bit floats, the original's range"),
+    _mix("F16", "F16", "16-bit floats"),
+    _mix("F32", "F32", "32-bit floats"),
+    _type("Q5_K", "Q5_K for every weight it fits"),
+    _type("Q4_K", "Q4_K for every weight it fits"),
+    _type("Q3_K", "Q3_K for every weight it fits"),
+    _type("MXFP4", "4-bit floats with a power-of-two scale, blocks of 32"),
+    _type("NVFP4", "4-bit floats with an 8-bit float scale, blocks of 16"),
     *_schemes(),
 )
 

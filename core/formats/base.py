@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from core.contract import ByteCount, NumericContract
+from core.contract import ByteCount, NumericContract, PerGroup, SuperBlock
 
 
 class Method(Enum):
@@ -36,7 +36,7 @@ class Part:
 class EncodeOptions:
     """What encode needs besides the values. importance: float32 [K] weight of each column's squared error, or None.
 
-    amax: the whole tensor's largest |value|, for formats whose `needs_amax` is set.
+    amax: largest |value| of the whole matrix (of the expert, in a stack), for formats whose `needs_amax` is set.
     """
 
     method: Method = Method.SEARCH
@@ -70,6 +70,23 @@ class Format(ABC):
     @abstractmethod
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         """Exact bytes by kind; the total equals the sum of the parts' nbytes."""
+
+    def part_offset(self, part: int, shape: Sequence[int], row: int) -> int:
+        """Where in part number `part` of a tensor of this shape the bytes of a block starting at `row` go."""
+        return self.parts((row, shape[-1]))[part].nbytes if row else 0
+
+    def constant_parts(self, shape: Sequence[int]) -> dict[int, bytes]:
+        """Parts that do not come from the values, by number; `encode` returns them empty."""
+        return {}
+
+    def bound_group(self, columns: int) -> int:
+        """Neighbours along a row over whose largest |x| `error_bound` is meant."""
+        g = self.contract.granularity
+        return g.size if isinstance(g, PerGroup | SuperBlock) else columns
+
+    def bound_floor(self, options: EncodeOptions) -> float:
+        """Groups whose largest |x| is below this may vanish: their scale is below what its type holds."""
+        return 2.0**-100
 
     @abstractmethod
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:

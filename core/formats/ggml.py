@@ -150,7 +150,13 @@ class GgmlBlock(Format):
         main = Part("", self.name, tuple(shape), prod(shape[:-1]) * self.row_bytes(shape[-1]))
         if self.contract.tensor_scale is None:
             return (main,)
-        return (main, Part(".scale", "F32", (1,), 4))
+        matrices = prod(shape[:-2])
+        return (main, Part(".scale", "F32", (matrices,), 4 * matrices))
+
+    def part_offset(self, part: int, shape: Sequence[int], row: int) -> int:
+        if part == 1:
+            return row // shape[-2] * 4
+        return row * self.row_bytes(shape[-1])
 
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         c = self.contract
@@ -168,8 +174,22 @@ class GgmlBlock(Format):
                 zeros = values // g.size * c.zero.bytes
         return ByteCount(payload=payload, scales=total - payload - zeros, zeros=zeros)
 
+    def bound_floor(self, options: EncodeOptions) -> float:
+        c = self.contract
+        if c.tensor_scale is not None:
+            # A block scale is amax/6 in units of the tensor's scale; E4M3 ends at 2^-9 of its unit, 448 is its largest.
+            return options.amax / 448.0 * 2.0**-9 / self.error_bound
+        if c.scale is not ElementType.F16:
+            return 2.0**-100
+        # F16 ends at 2^-24; a super-block's scale is divided by its largest sub-scale before it is stored.
+        g = c.granularity
+        steps = max(abs(c.code_min), c.code_max, *(abs(v) for v in c.levels), 1)
+        if isinstance(g, SuperBlock):
+            steps *= 2 ** max(g.scale_bits, g.zero_bits)
+        return steps * 2.0**-24 / self.error_bound
+
     def tensor_scale(self, options: EncodeOptions) -> float:
-        """The scale of the whole tensor (NVFP4): the largest |x| lands on the largest code times scale. 1 for zeros."""
+        """The scale of the whole matrix (NVFP4): the largest |x| lands on the largest code times scale. 1 for zeros."""
         return float(np.float32(options.amax / (6.0 * 448.0))) or 1.0
 
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:

@@ -1,0 +1,213 @@
+"""Decides, for one tensor after another, which format it gets and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from core import mixes
+from core.errors import UserError
+from core.formats import Format, find_format
+from core.models.gguf_tensors import MappedTensor
+from core.models.shape import ModelShape
+from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
+from core.targets import Target
+from core.tensor_info import Role
+
+LINEAR_ROLES = frozenset(
+    {
+        Role.ATTN_Q,
+        Role.ATTN_K,
+        Role.ATTN_V,
+        Role.ATTN_QKV,
+        Role.ATTN_OUT,
+        Role.FFN_GATE,
+        Role.FFN_UP,
+        Role.FFN_GATE_UP,
+        Role.FFN_DOWN,
+    }
+)
+
+GROUP_ROLES = {
+    KeepGroup.EMBEDDING: frozenset({Role.EMBED}),
+    KeepGroup.HEAD: frozenset({Role.HEAD}),
+    KeepGroup.ROUTER: frozenset({Role.ROUTER}),
+    KeepGroup.ATTENTION: frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_QKV, Role.ATTN_OUT}),
+    KeepGroup.FFN_DOWN: frozenset({Role.FFN_DOWN}),
+}
+
+FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What a tensor becomes. format None: its stored bytes are copied as they are."""
+
+    format: Format | None
+    reason: str
+    fallback: bool = False
+
+
+def source_dtype(t: MappedTensor) -> str:
+    """The stored type of a tensor's values; that of its first source when several are stacked. F32 when computed."""
+    return t.sources[0].dtype if t.sources else "F32"
+
+
+def decide(
+    target: Target, recipe: Recipe, tensors: Sequence[MappedTensor], model: ModelShape | None, from_gguf: bool
+) -> list[Fate]:
+    """One fate a tensor, in their order. Raises UserError for a rule that matches nothing, or rows that must divide."""
+    _check_rules(recipe.rules, tensors)
+    tied = not any(t.role is Role.HEAD and len(t.shape) > 1 for t in tensors)
+    order: dict[Role, int] = {}
+    fates: dict[str, Fate] = {}
+    for t in sorted(tensors, key=lambda t: -1 if t.layer is None else t.layer):
+        subject = mixes.Subject(t.role, t.layer, order.get(t.role, 0), t.shape)
+        if len(t.shape) > 1:
+            order[t.role] = subject.order + 1
+        if target.is_folder:
+            fates[t.name] = _decide_folder(target, recipe, t, model)
+        else:
+            fates[t.name] = _decide_gguf(target, recipe, t, subject, model, tied, from_gguf)
+    return [fates[t.name] for t in tensors]
+
+
+def _decide_gguf(
+    target: Target,
+    recipe: Recipe,
+    t: MappedTensor,
+    subject: mixes.Subject,
+    model: ModelShape | None,
+    tied: bool,
+    from_gguf: bool,
+) -> Fate:
+    if t.keep or len(t.shape) < 2:
+        if from_gguf:
+            return Fate(None, _kept_reason(t))
+        return Fate(find_format("F32", "gguf"), _kept_reason(t))
+    rule = _first_rule(recipe.rules, t)
+    if rule is None and (why := _kept_by_recipe(recipe, t, model)):
+        return _sixteen(t, "gguf", why)
+    if rule is not None and rule.format.lower() == KEEP:
+        return _sixteen(t, "gguf", f"your rule '{rule.pattern}'")
+    if rule is not None:
+        wanted, reason = find_format(rule.format, "gguf"), f"your rule '{rule.pattern}'"
+        if wanted.contract.tensor_scale and t.role is Role.EMBED:
+            raise UserError(
+                f"The embedding can not be {wanted.name}: llama.cpp reads no tensor scale for it.",
+                "Choose another format for the embedding.",
+            )
+    else:
+        choice = mixes.choose(target, subject, model, tied, importance=False)
+        wanted, reason = find_format(choice.format, "gguf"), choice.reason
+    fate = _fit(wanted, reason, t, recipe.misfit, [find_format(n, "gguf") for n in mixes.smaller_blocks(wanted.name)])
+    if fate.format is not None and fate.format.name == source_dtype(t) and t.identity:
+        return replace(fate, format=None, reason=f"it is {fate.format.name} already: copied")
+    return fate
+
+
+def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, model: ModelShape | None) -> Fate:
+    rule = _first_rule(recipe.rules, t)
+    quantizable = len(t.shape) == 2 and t.name.endswith(".weight") and source_dtype(t) in FLOAT_DTYPES
+    if rule is not None and rule.format.lower() == KEEP:
+        return Fate(None, f"your rule '{rule.pattern}'")
+    if not quantizable:
+        why = "experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t)
+        return Fate(None, why)
+    if t.role in (Role.EMBED, Role.NORM, Role.ROPE, Role.CONV, Role.ROUTER):
+        return Fate(None, _kept_reason(t))
+    if rule is None:
+        if t.role is Role.HEAD:
+            return Fate(None, "runtimes expect the output head in 16 bits")
+        if t.role not in LINEAR_ROLES:
+            return Fate(None, "its purpose is not known; a rule can quantize it")
+        if why := _kept_by_recipe(recipe, t, model):
+            return Fate(None, why)
+        wanted, reason = find_format(target.base, "safetensors"), "the target's scheme"
+    else:
+        wanted, reason = find_format(rule.format, "safetensors"), f"your rule '{rule.pattern}'"
+    return _fit(wanted, reason, t, recipe.misfit, _smaller_groups(wanted))
+
+
+def _smaller_groups(wanted: Format) -> list[Format]:
+    """The same scheme with smaller groups, largest first."""
+    scheme, _, rest = wanted.name.partition("-g")
+    size, _, suffix = rest.partition("-")
+    if not size.isdigit():
+        return []
+    tail = f"-{suffix}" if suffix else ""
+    return [find_format(f"{scheme}-g{g}{tail}", "safetensors") for g in (64, 32) if g < int(size)]
+
+
+def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: Iterable[Format]) -> Fate:
+    problem = wanted.accepts(t.shape)
+    if not problem:
+        return Fate(wanted, reason)
+    if misfit is Misfit.STOP:
+        raise UserError(
+            f"'{t.name}' can not be {wanted.name}: {problem}.",
+            "Choose a smaller block or group, or let such tensors fall back.",
+        )
+    if misfit is Misfit.SMALLER:
+        for f in smaller:
+            if not f.accepts(t.shape):
+                return Fate(f, f"{wanted.name} does not fit: {problem}", fallback=True)
+    kept = _sixteen(t, wanted.container, f"{wanted.name} does not fit: {problem}")
+    return replace(kept, fallback=True)
+
+
+def _sixteen(t: MappedTensor, container: str, why: str) -> Fate:
+    """Kept in 16 bits: the source's own 16-bit type, or its quantized blocks as they are; BF16 for anything wider,
+    since it can not overflow."""
+    dtype = source_dtype(t)
+    if container == "safetensors":
+        return Fate(None, why)
+    if dtype in ("F16", "BF16"):
+        return Fate(None if t.identity else find_format(dtype, "gguf"), why)
+    if dtype in FLOAT_DTYPES or not t.identity:
+        return Fate(find_format("BF16", "gguf"), why)
+    return Fate(None, why)
+
+
+def _kept_by_recipe(recipe: Recipe, t: MappedTensor, model: ModelShape | None) -> str:
+    for group in recipe.keep:
+        if t.role in GROUP_ROLES[group]:
+            return f"you keep the {group.value.replace('-', ' ')}"
+    layers = model.layers if model else 0
+    if t.layer is not None:
+        if t.layer < recipe.keep_first:
+            return f"you keep the first {recipe.keep_first} layers"
+        if layers and t.layer >= layers - recipe.keep_last:
+            return f"you keep the last {recipe.keep_last} layers"
+    return ""
+
+
+def _kept_reason(t: MappedTensor) -> str:
+    reasons = {
+        Role.NORM: "norms are small and sensitive",
+        Role.ROUTER: "the expert router is small and sensitive",
+        Role.EMBED: "runtimes expect the embedding in 16 bits",
+        Role.BIAS: "biases are small",
+        Role.ROPE: "a table of the rotary positions",
+        Role.CONV: "convolutions are small",
+    }
+    return reasons.get(t.role, "too small to matter" if len(t.shape) < 2 else "not a weight matrix")
+
+
+def _names(t: MappedTensor) -> list[str]:
+    return [t.name, *(s.name for s in t.sources)]
+
+
+def _first_rule(rules: Sequence[Rule], t: MappedTensor) -> Rule | None:
+    return next((r for r in rules if r.matches(*_names(t))), None)
+
+
+def _check_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor]) -> None:
+    for rule in rules:
+        if not any(rule.matches(*_names(t)) for t in tensors):
+            raise UserError(
+                f"The rule '{rule.pattern}' matches no tensor.",
+                f"Names look like '{tensors[len(tensors) // 2].name}'; see them with 'bitsmith info'."
+                if tensors
+                else "The checkpoint has no tensors.",
+            )

@@ -1,0 +1,168 @@
+"""The work on one block of rows: read, encode, write, read back, decode, compare."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from core.checkpoint.base import Checkpoint
+from core.errors import UserError
+from core.export.layout import PlacedPart
+from core.formats import EncodeOptions, Method
+from core.journal import WrittenBlock
+from core.metrics.error import ErrorSum, measure
+from core.models.read_mapped import read_mapped
+from core.output import OutputFiles
+from core.plan import BLOCK_BUDGET, TensorPlan
+from kernels import ops
+
+BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
+F16_MAX = 65504.0
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows start…stop of tensor number `tensor` of the plan."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """What a block left behind. error: None for a copy, which is exact."""
+
+    block: Block
+    written: tuple[WrittenBlock, ...]
+    error: ErrorSum | None
+
+
+def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
+    """Blocks of a tensor, in order, small enough that all blocks in flight stay within BLOCK_BUDGET."""
+    rows, columns = prod(t.shape[:-1]), (t.shape[-1] if t.shape else 1)
+    values = BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1)
+    height = max(1, min(values // max(1, columns), 1 << 16))
+    unit = t.format.row_multiple if t.format else 1
+    height = max(unit, height // unit * unit)
+    bounds = [rows]
+    if t.format is not None and t.format.needs_amax and len(t.shape) > 2:
+        bounds = list(range(t.shape[-2], rows + 1, t.shape[-2]))  # a block stays inside one matrix of the stack
+    out, start = [], 0
+    for end in bounds:
+        while start < end:
+            stop = min(start + height, end)
+            out.append(Block(index, start, stop))
+            start = stop
+    return out
+
+
+def amax_of(checkpoint: Checkpoint, t: TensorPlan, blocks: list[Block]) -> Iterator[tuple[int, float]]:
+    """Largest |value| of each block, as (first row, value), for formats that need it before encoding."""
+    for b in blocks:
+        yield b.start, float(ops.scan(read_mapped(checkpoint, t.source, b.start, b.stop)).amax)
+
+
+class BlockWorker:
+    """Runs blocks of one plan. Thread-safe: every call reads and writes its own byte ranges."""
+
+    def __init__(
+        self, checkpoint: Checkpoint, tensors: tuple[TensorPlan, ...], parts: tuple[PlacedPart, ...], files: OutputFiles
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._tensors = tensors
+        self._files = files
+        self._parts: dict[int, list[PlacedPart]] = {}
+        for p in parts:
+            self._parts.setdefault(p.tensor, []).append(p)
+        for placed in self._parts.values():
+            placed.sort(key=lambda p: p.part)
+
+    def run(self, block: Block, method: Method, amax: float) -> BlockResult:
+        """Raises UserError when the values can not be stored, do not survive, or the disk refuses."""
+        t = self._tensors[block.tensor]
+        if t.format is None:
+            return self._copy(block, t)
+        source = read_mapped(self._checkpoint, t.source, block.start, block.stop)
+        self._refuse_unstorable(t, source)
+        options = EncodeOptions(method=method, amax=amax)
+        encoded = t.format.encode(source, options)
+        written, back = [], []
+        for placed, data in zip(self._parts[block.tensor], encoded, strict=True):
+            if not data.size:
+                back.append(data)
+                continue
+            offset = placed.offset + t.format.part_offset(placed.part, t.shape, block.start)
+            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            self._files.write(placed.file, offset, data)
+            written.append(WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)))
+            back.append(self._files.read(placed.file, offset, data.nbytes))
+        decoded = t.format.decode(back, block.stop - block.start, source.shape[1])
+        check_bound(t, source, decoded, options)
+        return BlockResult(block, tuple(written), measure(source, decoded))
+
+    def constants(self, index: int) -> tuple[WrittenBlock, ...]:
+        """Write the parts of a tensor that do not come from its values."""
+        t = self._tensors[index]
+        written = []
+        for part, data in (t.format.constant_parts(t.shape) if t.format else {}).items():
+            placed = self._parts[index][part]
+            self._files.write(placed.file, placed.offset, np.frombuffer(data, np.uint8))
+            written.append(WrittenBlock(placed.file, placed.offset, len(data), zlib.crc32(data)))
+        return tuple(written)
+
+    def _copy(self, block: Block, t: TensorPlan) -> BlockResult:
+        (placed,) = self._parts[block.tensor]
+        rows = prod(t.shape[:-1])
+        raw = self._checkpoint.read_raw(t.source.pieces[0].tensor, block.start, block.stop)
+        data = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
+        offset = placed.offset + placed.nbytes // max(1, rows) * block.start
+        self._files.write(placed.file, offset, data)
+        return BlockResult(block, (WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)),), None)
+
+    def _refuse_unstorable(self, t: TensorPlan, source: np.ndarray) -> None:
+        assert t.format is not None
+        if t.format.contract.scale is None and t.format.name != "F16":
+            return
+        found = ops.scan(source)
+        if found.nonfinite and t.format.contract.scale is not None:
+            raise UserError(
+                f"'{t.name}' holds {found.nonfinite:,} values that are NaN or infinite, which {t.format.name} can not store.",
+                "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
+            )
+        if t.format.name == "F16" and found.amax > F16_MAX:
+            raise UserError(
+                f"'{t.name}' holds values up to {found.amax:.4g}; F16 ends at 65,504.",
+                "Choose BF16, or another format for this tensor.",
+            )
+
+
+def check_bound(t: TensorPlan, source: np.ndarray, decoded: np.ndarray, options: EncodeOptions) -> None:
+    """Raise UserError when a reconstructed value is further from its source than the format allows."""
+    assert t.format is not None
+    bound = t.format.error_bound
+    if t.format.contract.scale is None:
+        ratio = _plain_ratio(source, decoded)
+    else:
+        group = t.format.bound_group(source.shape[1])
+        ratio = ops.max_group_error_ratio(source, decoded, group, t.format.bound_floor(options))
+    if ratio > bound:
+        raise UserError(
+            f"'{t.name}' came back from disk different from what {t.format.name} allows "
+            f"({ratio:.3g} of the group's largest value, at most {bound:.3g}).",
+            "Check the disk and the memory of this computer, then run it again.",
+        )
+
+
+def _plain_ratio(source: np.ndarray, decoded: np.ndarray) -> float:
+    """Largest |x̂−x| over the tensor block's largest |x|; NaN and Inf must come back as they were."""
+    finite = np.isfinite(source)
+    if not np.array_equal(source[~finite], decoded[~finite], equal_nan=True):
+        return float("inf")
+    amax = float(np.abs(source, where=finite, out=np.zeros_like(source)).max(initial=0.0))
+    error = float(np.abs(np.where(finite, decoded - source, 0.0)).max(initial=0.0))
+    return error / amax if amax else (float("inf") if error else 0.0)

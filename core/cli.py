@@ -1,0 +1,149 @@
+"""The same jobs without a window: info, plan, convert, verify, formats, devices, check.
+
+Exit code 0; 1 with one sentence and a hint on stderr; 2 for wrong usage; 3 when cancelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from core.cli_commands import COMMANDS
+from core.errors import Cancelled, UserError
+from core.formats import Method
+from core.progress import CancelToken
+from core.recipe import KeepGroup, Misfit
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. Without a command, or with only a path, the window opens."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if _wants_window(words):
+        return _open_window(words)
+    parser = _parser()
+    try:
+        args = parser.parse_args(words)
+    except SystemExit as e:
+        return int(e.code or 0)
+    token = CancelToken()
+    previous = _cancel_on_signals(token)
+    try:
+        return COMMANDS[args.command](args, token)
+    except UserError as e:
+        return _complain(e, args.json)
+    except (Cancelled, KeyboardInterrupt):
+        print("Cancelled.", file=sys.stderr)
+        return 3
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError:
+        return _complain(UserError("There is not enough memory.", "Close other programs and try again."), args.json)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _complain(e: UserError, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"error": e.message, "hint": e.hint}))
+    print(f"{e.message}\n{e.hint}".strip(), file=sys.stderr)
+    return 1
+
+
+def _cancel_on_signals(token: CancelToken) -> dict:
+    """SIGINT and SIGTERM set the token, so that the journal is left in order."""
+    previous = {}
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is None:
+            continue
+        try:
+            previous[number] = signal.signal(number, lambda *_: token.cancel())
+        except ValueError:
+            return {}  # not the main thread: the caller owns the signals
+    return previous
+
+
+def _wants_window(words: list[str]) -> bool:
+    if not words:
+        return True
+    first = words[0]
+    return len(words) == 1 and not first.startswith("-") and first not in COMMANDS and Path(first).exists()
+
+
+def _open_window(words: list[str]) -> int:
+    try:
+        from app.bootstrap import main as window
+    except ImportError as e:
+        print(f"The window can not start: {e}.\nInstall PySide6-Essentials, or use 'bitsmith --help'.", file=sys.stderr)
+        return 1
+    return int(window(words))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bitsmith", description="Quantize language-model checkpoints.")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print JSON instead of text")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text, parents=[common])
+
+    info = command("info", "Say what a checkpoint is and what is wrong with it.")
+    info.add_argument("path", type=Path, metavar="PATH")
+    info.add_argument("--scan", action="store_true", help="also look at every value (NaN, Inf, zeros, overflow)")
+
+    plan = command("plan", "Show every tensor's fate and exact bytes; writes nothing.")
+    plan.add_argument("path", type=Path, metavar="PATH")
+    _recipe_options(plan)
+
+    convert = command("convert", "Convert, verify, and name the output only when it is whole.")
+    convert.add_argument("path", type=Path, metavar="PATH")
+    _recipe_options(convert)
+    convert.add_argument("-o", "--output", type=Path, metavar="OUT", help="file or folder to write")
+    convert.add_argument("--resume", action="store_true", help="go on with an interrupted run of the same job")
+    convert.add_argument("--overwrite", action="store_true", help="replace an existing output file")
+    convert.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
+
+    verify = command("verify", "Decode a finished output; with --source, compare every tensor with it.")
+    verify.add_argument("path", type=Path, metavar="OUTPUT")
+    verify.add_argument("--source", type=Path, metavar="PATH", help="what it was made from; needs --to as well")
+    _recipe_options(verify, required=False)
+
+    command("formats", "List the targets by name.")
+    devices = command("devices", "Say what this computer has; with --known, the device table.")
+    devices.add_argument("--known", action="store_true", help="list the devices that can be planned for")
+    check = command("check", "Check this installation: kernels, memory, disk, drivers.")
+    check.add_argument("--folder", type=Path, default=Path.cwd(), help="folder for outputs to check")
+    return parser
+
+
+def _recipe_options(p: argparse.ArgumentParser, required: bool = True) -> None:
+    p.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
+    p.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe saved from the window (JSON)")
+    p.add_argument(
+        "--rule", action="append", default=[], metavar="REGEX=FORMAT", help="another format for some tensors"
+    )
+    p.add_argument("--keep", action="append", default=[], metavar="REGEX", help="keep these tensors in 16 bits")
+    p.add_argument(
+        "--keep-group",
+        action="append",
+        default=[],
+        choices=[k.value for k in KeepGroup],
+        help="keep a group in 16 bits",
+    )
+    p.add_argument("--keep-first", type=int, default=None, metavar="N", help="keep the first N layers in 16 bits")
+    p.add_argument("--keep-last", type=int, default=None, metavar="N", help="keep the last N layers in 16 bits")
+    p.add_argument("--method", choices=[m.value for m in Method], help="how the numbers are chosen")
+    p.add_argument("--misfit", choices=[m.value for m in Misfit], help="for rows that the blocks do not divide")
+    p.set_defaults(target_required=required)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

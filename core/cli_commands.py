@@ -1,0 +1,324 @@
+"""What each command does: builds the objects of `core`, prints text or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from core.checkpoint import Checkpoint, open_checkpoint
+from core.errors import UserError
+from core.formats import FORMATS, Method
+from core.plan import Plan, make_plan
+from core.progress import CancelToken, Progress, TensorResult
+from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
+from core.run import RunResult, run
+from core.targets import TARGETS
+from core.units import format_bytes, format_duration
+
+
+def recipe_of(args: argparse.Namespace) -> Recipe:
+    """The recipe that the options describe; options win over a recipe file. Raises UserError when no target is given."""
+    recipe = Recipe(target="")
+    if args.recipe:
+        try:
+            recipe = Recipe.from_json(args.recipe.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            raise UserError(f"The recipe {args.recipe} can not be read.", "Check the name of the file.") from None
+    rules = [Rule(pattern, KEEP) for pattern in args.keep]
+    for text in args.rule:
+        pattern, separator, name = text.rpartition("=")
+        if not separator or not pattern or not name:
+            raise UserError(f"'{text}' is not a rule.", "Write it as REGEX=FORMAT, such as 'down_proj=Q6_K'.")
+        rules.append(Rule(pattern, name))
+    recipe = replace(
+        recipe,
+        target=args.to or recipe.target,
+        rules=(*rules, *recipe.rules),
+        keep=recipe.keep | {KeepGroup(k) for k in args.keep_group},
+        keep_first=recipe.keep_first if args.keep_first is None else _not_negative(args.keep_first),
+        keep_last=recipe.keep_last if args.keep_last is None else _not_negative(args.keep_last),
+        method=Method(args.method) if args.method else recipe.method,
+        misfit=Misfit(args.misfit) if args.misfit else recipe.misfit,
+    )
+    if not recipe.target:
+        raise UserError("No target is given.", "Add --to with a name from 'bitsmith formats', such as Q4_K_M.")
+    return recipe
+
+
+def _not_negative(n: int) -> int:
+    if n < 0:
+        raise UserError(f"{n} layers can not be kept.", "Give 0 or more.")
+    return n
+
+
+def show(data: dict[str, Any]) -> None:
+    """Print strict JSON: numbers that JSON has no word for become null."""
+    print(json.dumps(_finite(data), indent=2, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def info(args: argparse.Namespace, token: CancelToken) -> int:
+    from core.checkpoint.doctor import examine, scan_values
+    from core.models import model_shape
+
+    with open_checkpoint(args.path) as checkpoint:
+        findings = list(examine(checkpoint))
+        if args.scan:
+            for _, found in scan_values(checkpoint, token):
+                findings += found
+        shape = model_shape(checkpoint)
+        values = sum(t.values for t in checkpoint.tensors if not t.tied_to)
+        if args.json:
+            show(
+                {
+                    "path": str(args.path),
+                    "container": checkpoint.container.value,
+                    "architecture": checkpoint.architecture,
+                    "parameters": values,
+                    "bytes": checkpoint.total_bytes,
+                    "shape": vars_of(shape),
+                    "findings": [vars_of(f) for f in findings],
+                    "tensors": [
+                        {
+                            "name": t.name,
+                            "shape": list(t.shape),
+                            "dtype": t.dtype,
+                            "bytes": t.nbytes,
+                            "role": t.role.value,
+                            "layer": t.layer,
+                            "tied_to": t.tied_to or None,
+                        }
+                        for t in checkpoint.tensors
+                    ],
+                }
+            )
+            return 0
+        print(f"{args.path}: {checkpoint.container.value}, architecture {checkpoint.architecture or 'unknown'}")
+        print(f"  {values:,} parameters in {len(checkpoint.tensors):,} tensors, {format_bytes(checkpoint.total_bytes)}")
+        if shape:
+            print(
+                f"  {shape.layers} layers, width {shape.hidden:,}, {shape.heads} heads ({shape.kv_heads} for keys and "
+                f"values), vocabulary {shape.vocab:,}, context {shape.context:,}"
+            )
+        for f in findings:
+            print(f"  {f.severity}: {f.message} {f.hint}")
+    return 0
+
+
+def vars_of(value: Any) -> dict[str, Any] | None:
+    return dict(vars(value)) if value is not None else None
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """The JSON of a plan."""
+    return {
+        "target": plan.target.name,
+        "bytes_total": plan.bytes_total,
+        "source_bytes": plan.source_bytes,
+        "change": plan.change,
+        "bits_per_weight": plan.bits_per_weight,
+        "bytes": vars_of(plan.bytes),
+        "expected_seconds": plan.expected_seconds,
+        "expected_memory_bytes": plan.expected_memory,
+        "scratch_bytes": plan.scratch_bytes,
+        "warnings": list(plan.warnings),
+        "tensors": [
+            {
+                "name": t.name,
+                "action": t.action.value,
+                "format": t.format_name,
+                "bytes": t.bytes.total,
+                "shape": list(t.shape),
+                "reason": t.reason,
+                "fallback": t.fallback,
+            }
+            for t in plan.tensors
+        ],
+    }
+
+
+def plan(args: argparse.Namespace, token: CancelToken) -> int:
+    recipe = recipe_of(args)
+    with open_checkpoint(args.path) as checkpoint:
+        made = make_plan(checkpoint, recipe)
+        if args.json:
+            show(plan_data(made))
+            return 0
+        _print_summary(made)
+        width = max((len(t.name) for t in made.tensors), default=0)
+        for t in made.tensors:
+            print(f"  {t.name:<{width}}  {t.action.value:<8} {t.format_name:<16} {t.bytes.total:>14,} B  {t.reason}")
+    return 0
+
+
+def _print_summary(made: Plan) -> None:
+    print(
+        f"{made.target.name}: {format_bytes(made.bytes_total)}, {made.bytes_total:,} bytes exactly; "
+        f"{made.change:+.1%} against the source, {made.bits_per_weight:.2f} bits a weight"
+    )
+    for w in made.warnings:
+        print(f"  warning: {w}")
+
+
+def convert(args: argparse.Namespace, token: CancelToken) -> int:
+    recipe = recipe_of(args)
+    if args.threads is not None and args.threads < 1:
+        raise UserError("At least one thread is needed.", "Give --threads 1 or more.")
+    with open_checkpoint(args.path) as checkpoint:
+        made = make_plan(checkpoint, recipe)
+        output = args.output or default_output(checkpoint, made)
+        if not args.json:
+            _print_summary(made)
+        job = run(made, checkpoint, output, token, args.resume, args.threads, args.overwrite)
+        result = _drive(job, quiet=args.json)
+        if args.json:
+            show(result_data(result))
+        else:
+            print(f"done in {format_duration(result.seconds)}: {result.output} ({format_bytes(result.actual_bytes)})")
+            print(
+                f"  predicted {result.predicted_bytes:,} bytes, written {result.actual_bytes:,}, read back and verified"
+            )
+    return 0
+
+
+def default_output(checkpoint: Checkpoint, made: Plan) -> Path:
+    """Beside the source: its name, the target, and '.gguf' for a file."""
+    path = Path(checkpoint.path).absolute()
+    stem = path.name if path.is_dir() else path.stem
+    return path.parent / (f"{stem}-{made.target.name}" + ("" if made.target.is_folder else ".gguf"))
+
+
+def _drive(job: Any, quiet: bool) -> RunResult:
+    shown = -1
+    while True:
+        try:
+            p: Progress = next(job)
+        except StopIteration as stop:
+            _line("", quiet)
+            return stop.value
+        percent = int(p.share * 100)
+        if percent != shown:
+            shown = percent
+            left = f", {format_duration(p.seconds_left)} left" if p.seconds_left is not None else ""
+            _line(f"{p.phase} {percent} %, tensor {p.tensor_index + 1} of {p.tensor_count}{left}", quiet)
+
+
+def _line(text: str, quiet: bool) -> None:
+    """One line that is written over, on a terminal only."""
+    if not quiet and sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def result_data(result: RunResult) -> dict[str, Any]:
+    """The JSON of a conversion. snr_db is null where the copy is exact."""
+    return {
+        "output": str(result.output),
+        "predicted_bytes": result.predicted_bytes,
+        "actual_bytes": result.actual_bytes,
+        "seconds": result.seconds,
+        "peak_rss_bytes": result.peak_rss_bytes,
+        "tensors": [tensor_data(t) for t in result.tensors],
+    }
+
+
+def tensor_data(t: TensorResult) -> dict[str, Any]:
+    return {
+        "name": t.name,
+        "format": t.format,
+        "bytes": t.bytes,
+        "snr_db": t.error.snr_db if t.error else None,
+        "max_error": t.error.max_error if t.error else 0.0,
+    }
+
+
+def verify(args: argparse.Namespace, token: CancelToken) -> int:
+    from core.verify import verify_against, verify_alone
+
+    with open_checkpoint(args.path) as output:
+        if args.source is None:
+            health = verify_alone(output, token)
+            if args.json:
+                show({"ok": health.nonfinite == 0, **(vars_of(health) or {})})
+            else:
+                print(f"{args.path}: {health.tensors:,} tensors decoded, {health.nonfinite:,} values not finite")
+            if health.nonfinite:
+                raise UserError(
+                    f"{health.nonfinite:,} values are NaN or infinite.", "Convert it again from the source."
+                )
+            return 0
+        with open_checkpoint(args.source) as source:
+            made = make_plan(source, recipe_of(args))
+            results = [r for _, r in verify_against(made, source, output, token)]
+    if args.json:
+        show({"ok": True, "tensors": [tensor_data(r) for r in results]})
+    else:
+        worst = min((r.error.snr_db for r in results if r.error), default=math.inf)
+        print(f"{args.path}: {len(results):,} tensors inside their formats' bounds; lowest SNR {worst:.2f} dB")
+    return 0
+
+
+def formats(args: argparse.Namespace, token: CancelToken) -> int:
+    bits = {(f.container, f.name): f.contract.effective_bits for f in FORMATS}
+    rows = [
+        {
+            "name": t.name,
+            "kind": t.kind.value,
+            "container": t.container,
+            "base": t.base,
+            "effective_bits": bits[(t.container, t.base)],
+            "summary": t.summary,
+        }
+        for t in TARGETS
+    ]
+    if args.json:
+        show({"targets": rows})
+        return 0
+    for r in rows:
+        print(f"  {r['name']:<20} {r['kind']:<7} {r['effective_bits']:>7.3f} bits  {r['summary']}")
+    return 0
+
+
+def devices(args: argparse.Namespace, token: CancelToken) -> int:
+    from core.hardware.report import devices_report, print_devices
+
+    data = devices_report(known=args.known)
+    show(data) if args.json else print_devices(data)
+    return 0
+
+
+def check(args: argparse.Namespace, token: CancelToken) -> int:
+    from core.hardware.report import check_report
+
+    lines = check_report(args.folder)
+    if args.json:
+        show({"checks": [vars_of(line) for line in lines]})
+    else:
+        for line in lines:
+            print(f"  {line.status:<8} {line.name}: {line.sentence} {line.remedy}".rstrip())
+    return 1 if any(line.status == "error" for line in lines) else 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, CancelToken], int]] = {
+    "info": info,
+    "plan": plan,
+    "convert": convert,
+    "verify": verify,
+    "formats": formats,
+    "devices": devices,
+    "check": check,
+}

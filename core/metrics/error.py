@@ -1,0 +1,100 @@
+"""Error of a reconstruction, gathered block by block and added up exactly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from core.progress import ErrorStats
+from kernels import ops
+
+BINS = 128  # even, so that a histogram can be folded to twice its range without splitting a bin
+
+
+@dataclass
+class ErrorSum:
+    """Sums over any number of blocks. The histogram's limit is a power of two, so that blocks add without rounding."""
+
+    values: int = 0
+    nonfinite: int = 0
+    source_squares: float = 0.0
+    error_squares: float = 0.0
+    max_error: float = 0.0
+    limit: float = 0.0
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(BINS, np.int64))
+
+    def add(self, other: ErrorSum) -> None:
+        """Add another block's sums; the smaller histogram is folded until both have one range."""
+        self.values += other.values
+        self.nonfinite += other.nonfinite
+        self.source_squares += other.source_squares
+        self.error_squares += other.error_squares
+        self.max_error = max(self.max_error, other.max_error)
+        if not other.limit:
+            if self.limit:
+                self.counts[BINS // 2] += other.values
+            else:
+                self.counts = self.counts + other.counts
+            return
+        if not self.limit:
+            exact = int(self.counts.sum())
+            self.limit, self.counts = other.limit, other.counts.copy()
+            self.counts[BINS // 2] += exact
+            return
+        mine, theirs = self.counts, other.counts
+        low, high = min(self.limit, other.limit), max(self.limit, other.limit)
+        times = round(math.log2(high / low))
+        if self.limit < other.limit:
+            mine = _fold(mine, times)
+        else:
+            theirs = _fold(theirs, times)
+        self.limit, self.counts = high, mine + theirs
+
+    def stats(self) -> ErrorStats:
+        """The figures; the histogram has BINS bins over ±limit, none when the reconstruction is exact."""
+        snr = math.inf
+        if self.error_squares > 0:
+            snr = 10 * math.log10(self.source_squares / self.error_squares) if self.source_squares > 0 else -math.inf
+        edges: tuple[float, ...] = ()
+        counts: tuple[int, ...] = ()
+        if self.limit:
+            edges = tuple(float(v) for v in np.linspace(-self.limit, self.limit, BINS + 1))
+            counts = tuple(int(c) for c in self.counts)
+        return ErrorStats(
+            values=self.values,
+            snr_db=snr,
+            rms_error=math.sqrt(self.error_squares / self.values) if self.values else 0.0,
+            max_error=self.max_error,
+            nonfinite=self.nonfinite,
+            edges=edges,
+            counts=counts,
+        )
+
+
+def measure(source: np.ndarray, reconstruction: np.ndarray) -> ErrorSum:
+    """Sums of one block, both float32 [R, K]. Values that are not finite in the source are counted and left out."""
+    first = ops.error_stats(source, reconstruction, 0.0, 0)
+    total = ErrorSum(
+        values=first.finite,
+        nonfinite=first.nonfinite,
+        source_squares=first.source_squares,
+        error_squares=first.error_squares,
+        max_error=first.max_error,
+    )
+    if first.max_error > 0 and math.isfinite(first.max_error):
+        total.limit = 2.0 ** math.ceil(math.log2(first.max_error))
+        total.counts = np.asarray(ops.error_stats(source, reconstruction, total.limit, BINS).counts, np.int64)
+    else:
+        total.counts[BINS // 2] = first.finite
+    return total
+
+
+def _fold(counts: np.ndarray, times: int) -> np.ndarray:
+    """The same histogram over 2^times the range, in the same number of bins."""
+    for _ in range(min(times, 64)):
+        half = counts.reshape(-1, 2).sum(axis=1)
+        counts = np.zeros(BINS, np.int64)
+        counts[BINS // 4 : BINS // 4 + BINS // 2] = half
+    return counts

@@ -1,0 +1,125 @@
+"""From decided tensors to a layout: names, metadata and offsets of the output, for each container."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from core.assign import LINEAR_ROLES
+from core.checkpoint.base import Checkpoint, Container
+from core.errors import UserError
+from core.export.compressed_tensors import compressed_tensors_layout
+from core.export.gguf import gguf_layout, requantized_metadata
+from core.export.gguf_values import QUANTIZATION_VERSION, encode_record, u32
+from core.export.layout import Layout
+from core.formats import Part
+from core.models import model_shape
+from core.models.gguf_metadata import gguf_metadata
+from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
+from core.models.shape import ModelShape
+from core.targets import Target
+
+if TYPE_CHECKING:
+    from core.plan import TensorPlan
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What of a checkpoint does not depend on the recipe. metadata: encoded GGUF records, {} for folders."""
+
+    mapped: tuple[MappedTensor, ...]
+    model: ModelShape | None
+    metadata: Mapping[str, bytes]
+
+
+_CACHE: weakref.WeakKeyDictionary[Checkpoint, dict[str, Prepared]] = weakref.WeakKeyDictionary()
+
+
+def prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
+    """Names and metadata for the target's container; kept as long as the checkpoint is, since tokenizers are slow."""
+    kept = _CACHE.setdefault(checkpoint, {})
+    if target.container not in kept:
+        kept[target.container] = _prepare(checkpoint, target)
+    return kept[target.container]
+
+
+def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
+    model = model_shape(checkpoint)
+    if target.is_folder:
+        if checkpoint.container is Container.GGUF:
+            raise UserError(
+                f"{target.name} needs the original Hugging Face folder; this is a GGUF file.",
+                "Open the original model's folder, or choose a GGUF target such as Q4_K_M.",
+            )
+        mapped = tuple(t for t in identity_tensors(checkpoint) if not all(s.tied_to for s in t.sources))
+        return Prepared(mapped, model, {})
+    if checkpoint.container is Container.GGUF:
+        values = requantized_metadata(checkpoint, target.file_type)
+        mapped = identity_tensors(checkpoint)
+    else:
+        values = gguf_metadata(checkpoint)
+        mapped = map_tensors(checkpoint)
+    records = {k: v if isinstance(v, bytes) else encode_record(k, v) for k, v in values.items()}
+    return Prepared(mapped, model, records)
+
+
+def stored_parts(t: TensorPlan) -> tuple[Part, ...]:
+    """The arrays that a planned tensor becomes in the file."""
+    if t.format is not None:
+        return t.format.parts(t.shape)
+    return (Part("", t.source_dtype, t.shape, t.source_bytes),)
+
+
+def part_name(tensor: str, suffix: str) -> str:
+    """'…weight' and '_packed' → '…weight_packed'; 'blk.0.attn_q.weight' and '.scale' → 'blk.0.attn_q.scale'."""
+    return tensor.removesuffix(".weight") + suffix if suffix.startswith(".") else tensor + suffix
+
+
+def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, tensors: Sequence[TensorPlan]) -> Layout:
+    """Exact offsets of every part. `PlacedPart.tensor` counts `tensors`, `part` counts `stored_parts`."""
+    flat = [(i, j, p) for i, t in enumerate(tensors) for j, p in enumerate(stored_parts(t))]
+    names = [part_name(tensors[i].name, p.suffix) for i, _, p in flat]
+    if target.is_folder:
+        layout = _place_folder(checkpoint, tensors, flat, names)
+    else:
+        metadata = dict(prepared.metadata)
+        metadata["general.file_type"] = encode_record("general.file_type", u32(target.file_type))
+        metadata["general.quantization_version"] = encode_record(
+            "general.quantization_version", u32(QUANTIZATION_VERSION)
+        )
+        layout = gguf_layout(
+            [(n, p.shape, p.dtype, p.nbytes) for n, (_, _, p) in zip(names, flat, strict=True)], metadata
+        )
+    parts = tuple(replace(p, tensor=flat[p.tensor][0], part=flat[p.tensor][1]) for p in layout.parts)
+    return replace(layout, parts=parts)
+
+
+ENCODED_METHODS = {
+    "gptq": "GPTQ",
+    "awq": "AWQ",
+    "bitsandbytes": "bitsandbytes",
+    "compressed-tensors": "compressed-tensors",
+    "fp8": "FP8 blocks",
+    "fbgemm_fp8": "FP8 rows",
+    "mxfp4": "MXFP4",
+    "modelopt": "ModelOpt",
+    "hqq": "HQQ",
+    "torchao": "torchao",
+    "quanto": "quanto",
+    "eetq": "EETQ",
+}
+
+
+def refuse_encoded_source(checkpoint: Checkpoint) -> None:
+    """Raise UserError for a folder whose weights are quantized in a scheme that this version does not decode."""
+    found = checkpoint.config.get("quantization_config") or checkpoint.config.get("quantization")
+    if not isinstance(found, Mapping):
+        return
+    method = str(found.get("quant_method", "MLX" if "bits" in found else "unknown"))
+    raise UserError(
+        f"This checkpoint is already quantized ({ENCODED_METHODS.get(method, method)}), and such weights can not be "
+        "converted yet.",
+        "Open the original 16-bit model instead.",
+    )

@@ -1,0 +1,124 @@
+"""Quantize one tensor, or a sample of it, at once with the present controls: what the Recipe page shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from core.blocks import F16_MAX
+from core.checkpoint.base import Checkpoint
+from core.errors import UserError
+from core.formats import EncodeOptions, Method
+from core.metrics.error import BINS, ErrorSum, measure
+from core.models.read_mapped import read_mapped
+from core.plan import Action, Plan, TensorPlan
+from core.progress import CancelToken, ErrorStats
+from core.threads import worker_count
+from kernels import ops
+
+CHUNKS = 16  # runs of rows that a sample takes, spread evenly over the tensor
+SAMPLE_VALUES = 200_000  # of each tensor, when the whole model is sampled
+
+
+@dataclass(frozen=True)
+class PreviewResult:
+    """Error of one tensor in its planned format. rows, sampled_rows: how much of it was looked at.
+
+    source_edges, source_counts: histogram of the source's finite values, with as many bins as the error's.
+    effective_bits: bytes of payload and metadata a value, from the exact sizes. seconds: what it took.
+    """
+
+    name: str
+    format: str
+    error: ErrorStats
+    source_edges: tuple[float, ...]
+    source_counts: tuple[int, ...]
+    rows: int
+    sampled_rows: int
+    effective_bits: float
+    seconds: float
+
+
+def preview(
+    checkpoint: Checkpoint, tensor: TensorPlan, method: Method, token: CancelToken, max_values: int = 4_000_000
+) -> PreviewResult:
+    """Encode and decode a tensor (evenly spread rows when it has more than max_values values); writes nothing.
+
+    Raises UserError when its values can not be stored in the format, Cancelled when the token is set.
+    """
+    start = time.perf_counter()
+    rows = prod(tensor.shape[:-1])
+    columns = tensor.shape[-1] if tensor.shape else 1
+    ranges = _sample(rows, columns, max_values, tensor)
+    total = ErrorSum()
+    sources = []
+    blocks = []
+    for first, last in ranges:
+        token.check()
+        blocks.append(read_mapped(checkpoint, tensor.source, first, last))
+    amax = max((float(ops.scan(b).amax) for b in blocks), default=0.0)
+    if tensor.format is not None and tensor.format.name == "F16" and amax > F16_MAX:
+        raise UserError(f"'{tensor.name}' holds values that F16 can not.", "Choose BF16 for it.")
+    options = EncodeOptions(method=method, amax=amax, threads=worker_count())
+    for source in blocks:
+        token.check()
+        total.add(measure(source, _round_trip(tensor, source, options)))
+        sources.append(source)
+    edges, counts = _histogram(sources)
+    return PreviewResult(
+        name=tensor.name,
+        format=tensor.format_name,
+        error=total.stats(),
+        source_edges=edges,
+        source_counts=counts,
+        rows=rows,
+        sampled_rows=sum(last - first for first, last in ranges),
+        effective_bits=8 * (tensor.bytes.total - tensor.bytes.padding) / tensor.values if tensor.values else 0.0,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def sample_model(checkpoint: Checkpoint, plan: Plan, token: CancelToken) -> Iterator[tuple[int, int, PreviewResult]]:
+    """A small sample of every tensor that is quantized: yields (number, how many, result)."""
+    chosen = [t for t in plan.tensors if t.action is Action.QUANTIZE]
+    for i, t in enumerate(chosen):
+        yield i, len(chosen), preview(checkpoint, t, plan.recipe.method, token, SAMPLE_VALUES)
+
+
+def _round_trip(tensor: TensorPlan, source: np.ndarray, options: EncodeOptions) -> np.ndarray:
+    if tensor.format is None:
+        return source
+    try:
+        parts = tensor.format.encode(source, options)
+    except ValueError:
+        raise UserError(
+            f"'{tensor.name}' holds values that are NaN or infinite, which {tensor.format_name} can not store.",
+            "Get the checkpoint again, or keep this tensor with a rule.",
+        ) from None
+    return tensor.format.decode(parts, *source.shape)
+
+
+def _sample(rows: int, columns: int, max_values: int, tensor: TensorPlan) -> list[tuple[int, int]]:
+    """Runs of whole rows, spread evenly, that together have about max_values values; everything when it is less."""
+    unit = tensor.format.row_multiple if tensor.format else 1
+    if rows * columns <= max_values:
+        return [(0, rows)]
+    height = max(unit, max_values // columns // CHUNKS // unit * unit)
+    chunks = min(CHUNKS, rows // height) or 1
+    stride = max(height, (rows - height) // max(1, chunks - 1) // unit * unit)
+    starts = [i * stride for i in range(chunks) if i * stride + height <= rows]
+    return [(s, min(rows, s + height)) for s in starts or [0]]
+
+
+def _histogram(blocks: list[np.ndarray]) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    limit = max((float(ops.scan(b).amax) for b in blocks), default=0.0)
+    if limit == 0.0:
+        return (), ()
+    counts = np.zeros(BINS, np.int64)
+    for b in blocks:
+        counts += np.asarray(ops.error_stats(np.zeros_like(b), b, limit, BINS).counts, np.int64)
+    return tuple(float(v) for v in np.linspace(-limit, limit, BINS + 1)), tuple(int(c) for c in counts)

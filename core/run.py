@@ -1,0 +1,328 @@
+"""Executes a Plan: journalled, resumable, verified, atomic. A generator that knows no threads of the window's."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shlex
+import sys
+import time
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from core.blocks import Block, BlockResult, BlockWorker, amax_of, split
+from core.checkpoint.base import Checkpoint
+from core.errors import UserError
+from core.journal import Entry, Journal, WrittenBlock, journal_path, partial_path, read
+from core.metrics.error import ErrorSum
+from core.output import OutputFiles, check_output, discard
+from core.plan import DEFAULT_RATE, RATES, Plan, TensorPlan
+from core.progress import CancelToken, ErrorStats, Progress, TensorResult
+from core.recipe import KEEP, Misfit, Recipe
+from core.threads import worker_count
+
+SYNC_SECONDS = 2.0  # finished tensors reach the journal at least this often: what a crash can cost
+CHECK_BYTES_PER_SECOND = 1e9  # of reading back; only for the estimate of the time left
+QUIET_SECONDS = 3.0  # no estimate before this
+VERIFY_CHUNK = 8 << 20
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A finished, verified output. predicted_bytes and actual_bytes are equal, or it would not have been finished."""
+
+    output: Path
+    predicted_bytes: int
+    actual_bytes: int
+    seconds: float
+    peak_rss_bytes: int
+    tensors: tuple[TensorResult, ...]
+
+
+def job_id(plan: Plan) -> str:
+    """Names a job for the journal: changes with the source, the recipe, or anything in the output's layout."""
+    h = hashlib.sha256()
+    h.update(plan.source_fingerprint.encode())
+    h.update(plan.recipe.to_json().encode())
+    for f in plan.layout.files:
+        h.update(f"{f.name} {f.size}".encode())
+        h.update(f.header)
+    for p in plan.layout.parts:
+        h.update(f"{p.tensor} {p.part} {p.file} {p.offset} {p.nbytes}".encode())
+    return h.hexdigest()
+
+
+def unfinished(output: Path, plan: Plan) -> bool:
+    """True when a run of this very job was interrupted and can go on."""
+    return read(journal_path(output), job_id(plan)) is not None and OutputFiles.present(output, plan.layout)
+
+
+def run(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    output: Path,
+    token: CancelToken,
+    resume: bool = False,
+    threads: int | None = None,
+    overwrite: bool = False,
+) -> Generator[Progress, None, RunResult]:
+    """Write, verify and name the output; yields after every block, returns the result.
+
+    resume: go on with an interrupted run of the same job; a journal of another job is an error then, and without it
+    any unfinished output of that name starts anew. Raises UserError, or Cancelled, which leaves a resumable state.
+    """
+    output = Path(output).absolute()
+    check_output(output, checkpoint, plan.layout, overwrite)
+    job = job_id(plan)
+    done = _resumable(output, plan, job) if resume else None
+    if done is None:
+        discard(output)
+    journal = Journal(journal_path(output), job, done or [])
+    try:
+        files = OutputFiles(output, plan.layout, keep=done is not None)
+    except BaseException:
+        journal.close()
+        raise
+    clock = _Clock(plan, done or [])
+    try:
+        entries = yield from _write(
+            plan, checkpoint, files, journal, done or [], token, clock, threads or worker_count()
+        )
+        files.sync()
+        yield from _verify(plan, files, entries, token, clock)
+        actual = files.finish()
+        if actual != plan.bytes_total:
+            raise UserError(
+                f"The output has {actual:,} bytes where {plan.bytes_total:,} were planned.",
+                "This is a fault of Bitsmith; please report it with the command that led here.",
+            )
+        journal_path(output).unlink(missing_ok=True)
+    finally:
+        files.close()
+        journal.close()
+    results = tuple(_result(plan.tensors[e.tensor], e.error) for e in entries)
+    return RunResult(output, plan.bytes_total, actual, clock.elapsed, peak_rss_bytes(), results)
+
+
+def _resumable(output: Path, plan: Plan, job: str) -> list[Entry] | None:
+    entries = read(journal_path(output), job)
+    if entries is not None and OutputFiles.present(output, plan.layout):
+        return entries
+    if journal_path(output).exists() or partial_path(output).exists():
+        raise UserError(
+            "The unfinished output there belongs to another source, recipe or version.",
+            f"Delete {partial_path(output).name}, or run without resuming to start anew.",
+        )
+    return None
+
+
+class _Clock:
+    """Work done and left. Each tensor is weighed by what its format costs, each byte of the check by reading it."""
+
+    def __init__(self, plan: Plan, done: list[Entry]) -> None:
+        self._start = time.monotonic()
+        self._cost = [_cost(t) for t in plan.tensors]
+        self._rows = [max(1, _rows(t)) for t in plan.tensors]
+        self.check_bytes = sum(f.size for f in plan.layout.files)
+        self.bytes_total = plan.source_bytes_read + self.check_bytes
+        self._total = sum(self._cost) + self.check_bytes / CHECK_BYTES_PER_SECOND
+        self._skipped = sum(self._cost[e.tensor] for e in done)
+        self._done = self._skipped
+        self.bytes_done = sum(plan.tensors[e.tensor].source_bytes for e in done)
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    def block(self, b: Block, t: TensorPlan) -> None:
+        share = (b.stop - b.start) / self._rows[b.tensor]
+        self._done += self._cost[b.tensor] * share
+        self.bytes_done += round(t.source_bytes * share)
+
+    def checked(self, nbytes: int) -> None:
+        self._done += nbytes / CHECK_BYTES_PER_SECOND
+        self.bytes_done += nbytes
+
+    def progress(self, phase: str, plan: Plan, index: int, result: TensorResult | None) -> Progress:
+        fresh = self._done - self._skipped
+        left = None
+        if self.elapsed >= QUIET_SECONDS and fresh > 0:
+            left = max(0.0, (self._total - self._done) * self.elapsed / fresh)
+        return Progress(
+            phase=phase,
+            tensor=plan.tensors[index].name if plan.tensors else "",
+            tensor_index=index,
+            tensor_count=len(plan.tensors),
+            bytes_done=min(self.bytes_done, self.bytes_total),
+            bytes_total=self.bytes_total,
+            seconds=self.elapsed,
+            share=min(1.0, self._done / self._total) if self._total else 1.0,
+            seconds_left=left,
+            result=result,
+        )
+
+
+def _cost(t: TensorPlan) -> float:
+    if t.format is None:
+        return t.source_bytes / CHECK_BYTES_PER_SECOND
+    return t.values / RATES.get(t.format_name, DEFAULT_RATE) / 1e6
+
+
+def _rows(t: TensorPlan) -> int:
+    return t.values // t.shape[-1] if t.shape and t.shape[-1] else 1
+
+
+def _write(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    files: OutputFiles,
+    journal: Journal,
+    done: list[Entry],
+    token: CancelToken,
+    clock: _Clock,
+    threads: int,
+) -> Generator[Progress, None, list[Entry]]:
+    """All tensors that the journal does not have. Blocks run in a small pool; results are taken in the plan's order."""
+    entries = {e.tensor: e for e in done}
+    worker = BlockWorker(checkpoint, plan.tensors, plan.layout.parts, files)
+    waiting: list[Entry] = []
+    synced = time.monotonic()
+    building: dict[int, tuple[list[WrittenBlock], ErrorSum | None, int]] = {}
+    queue: deque[Future[BlockResult]] = deque()
+    left: dict[int, int] = {}
+
+    def record() -> None:
+        nonlocal waiting, synced
+        if waiting:
+            files.sync()
+            journal.append(waiting)
+        waiting, synced = [], time.monotonic()
+
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-block")
+    try:
+        source = _blocks(plan, checkpoint, entries, threads, left, token)
+        exhausted = False
+        while queue or not exhausted:
+            while not exhausted and len(queue) <= threads:
+                item = next(source, None)
+                if item is None:
+                    exhausted = True
+                else:
+                    block, amax = item
+                    queue.append(pool.submit(worker.run, block, plan.recipe.method, amax))
+            if not queue:
+                break
+            result = queue.popleft().result()
+            token.check()
+            i = result.block.tensor
+            t = plan.tensors[i]
+            blocks, error, count = building.pop(i, ([], None, 0))
+            blocks.extend(result.written)
+            if result.error is not None:
+                if error is None:
+                    error = result.error
+                else:
+                    error.add(result.error)
+            count += 1
+            clock.block(result.block, t)
+            finished = None
+            if count == left[i]:
+                blocks.extend(worker.constants(i))
+                entry = Entry(i, tuple(blocks), error.stats() if error else None)
+                entries[i] = entry
+                waiting.append(entry)
+                finished = _result(t, entry.error)
+                if time.monotonic() - synced > SYNC_SECONDS:
+                    record()
+            else:
+                building[i] = (blocks, error, count)
+            yield clock.progress("writing", plan, i, finished)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+        with contextlib.suppress(UserError):  # a full disk: what is not recorded is done again
+            record()
+    return [entries[i] for i in range(len(plan.tensors))]
+
+
+def _blocks(
+    plan: Plan,
+    checkpoint: Checkpoint,
+    entries: dict[int, Entry],
+    threads: int,
+    left: dict[int, int],
+    token: CancelToken,
+) -> Iterator[tuple[Block, float]]:
+    for i, t in enumerate(plan.tensors):
+        if i in entries:
+            continue
+        blocks = split(i, t, threads)
+        left[i] = len(blocks)
+        amax: dict[int, float] = {}
+        if t.format is not None and t.format.needs_amax:
+            per_matrix = t.shape[-2]
+            for row, value in amax_of(checkpoint, t, blocks):
+                token.check()
+                amax[row // per_matrix] = max(amax.get(row // per_matrix, 0.0), value)
+            for b in blocks:
+                yield b, amax[b.start // per_matrix]
+        else:
+            for b in blocks:
+                yield b, 0.0
+
+
+def _verify(
+    plan: Plan, files: OutputFiles, entries: list[Entry], token: CancelToken, clock: _Clock
+) -> Generator[Progress, None, None]:
+    """Read the whole output back from the disk and compare every block's checksum with the one it was written with."""
+    import zlib
+
+    files.drop_cache()
+    for e in entries:
+        for b in e.blocks:
+            token.check()
+            crc = 0
+            for start in range(0, b.nbytes, VERIFY_CHUNK):
+                crc = zlib.crc32(files.read(b.file, b.offset + start, min(VERIFY_CHUNK, b.nbytes - start)), crc)
+            clock.checked(b.nbytes)
+            if crc != b.crc:
+                raise UserError(
+                    f"'{plan.tensors[e.tensor].name}' reads back differently from what was written.",
+                    "The disk or the memory of this computer is unreliable; check it, then run again.",
+                )
+        yield clock.progress("verifying", plan, e.tensor, None)
+
+
+def _result(t: TensorPlan, error: ErrorStats | None) -> TensorResult:
+    return TensorResult(t.name, t.format_name, t.bytes.total, error)
+
+
+def peak_rss_bytes() -> int:
+    """Largest resident memory of this process so far."""
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def command_line(recipe: Recipe, source: Path, output: Path) -> str:
+    """The command that does the same without a window."""
+    words = ["bitsmith", "convert", str(source), "--to", recipe.target, "-o", str(output)]
+    words += ["--method", recipe.method.value] if recipe.method is not Recipe().method else []
+    for r in recipe.rules:
+        words += ["--keep", r.pattern] if r.format.lower() == KEEP else ["--rule", f"{r.pattern}={r.format}"]
+    for k in sorted(k.value for k in recipe.keep):
+        words += ["--keep-group", k]
+    if recipe.keep_first:
+        words += ["--keep-first", str(recipe.keep_first)]
+    if recipe.keep_last:
+        words += ["--keep-last", str(recipe.keep_last)]
+    if recipe.misfit is not Misfit.SMALLER:
+        words += ["--misfit", recipe.misfit.value]
+    return shlex.join(words)
