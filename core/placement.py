@@ -59,7 +59,7 @@ def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
         values = requantized_metadata(checkpoint, target.file_type)
         mapped = identity_tensors(checkpoint)
     else:
-        values = gguf_metadata(checkpoint)
+        values = gguf_metadata(checkpoint, target.file_type)
         mapped = map_tensors(checkpoint)
     records = {k: v if isinstance(v, bytes) else encode_record(k, v) for k, v in values.items()}
     return Prepared(mapped, model, records)

@@ -129,10 +129,13 @@ class Cursor:
         unpack, left = _U64.unpack_from, count
         while left:
             at = self._load(8)
-            window, last = self._window, len(self._window) - 8
-            while left and at <= last:
-                at += 8 + unpack(window, at)[0]
-                left -= 1
+            window, done = self._window, 0
+            try:
+                for done in range(1, left + 1):  # noqa: B007 - how far it came counts when the window ends
+                    at += 8 + unpack(window, at)[0]
+            except (struct.error, OverflowError):  # the next length lies past the window
+                done -= 1
+            left -= done
             self.pos = self._start + at
             if self.pos > self.size:
                 raise self.truncated()

@@ -21,8 +21,8 @@ from core.contract import (
 from core.formats.base import EncodeOptions, Format, Method, Part
 from kernels import layouts, ops
 
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-IQ4_LEVELS = tuple(float(v) for v in layouts.IQ4_VALUES)
+E2M1 = (*layouts.E2M1_LEVELS, *(-v for v in layouts.E2M1_LEVELS))
+IQ4_LEVELS = tuple(float(v) for v in layouts.IQ4_LEVELS)
 
 HALVES = "byte j of a 32-value block holds value j (low) and j+16 (high)"
 
@@ -136,8 +136,7 @@ class GgmlBlock(Format):
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of `columns` values."""
-        layout = layouts.BLOCKS[self.name]
-        return columns // layout.values * layout.bytes
+        return layouts.LAYOUTS[self.name].row_bytes(columns)
 
     def accepts(self, shape: Sequence[int]) -> str:
         if not shape or prod(shape) == 0:

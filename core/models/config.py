@@ -143,7 +143,9 @@ class DecoderConfig:
     """One decoder's configuration. A field that the model does not have is 0, None or empty.
 
     model_type: as config.json says it. architecture: GGUF's name, '' when GGUF conversion does not know the model.
-    explicit_head_dim: head_dim stands in config.json. window_layers: how many layers use the sliding window.
+    explicit_head_dim: the converter that defined GGUF's keys finds head_dim in this configuration. window_layers: how
+    many layers use the sliding window; layer_windows: which, where config.json lists them. attention_scalar: scores
+    are divided by its root instead of head_dim's (Gemma).
     """
 
     model_type: str
@@ -165,6 +167,8 @@ class DecoderConfig:
     expert_intermediate: int = 0
     window: int = 0
     window_layers: int = 0
+    layer_windows: tuple[bool, ...] = ()
+    attention_scalar: float = 0.0
     attention_softcap: float | None = None
     final_softcap: float | None = None
     latent_rank: int = 0
@@ -206,7 +210,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
         heads = int(get("num_attention_heads", "n_head") or 0)
         if not layers or not hidden or not heads:
             return None
-        # A head_dim of the class's default counts as written out: the converter that defined GGUF's keys sees it so.
+        kinds = tuple(kind == "sliding_attention" for kind in fields.get("layer_types") or ())[:layers]
         head_dim = int(get("head_dim") or hidden // heads)
         kv_heads = fields.get("num_key_value_heads", defaults.get("num_key_value_heads"))
         window = int(get("sliding_window") or 0)
@@ -221,7 +225,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             heads=heads,
             kv_heads=int(kv_heads or heads),
             head_dim=head_dim,
-            explicit_head_dim=get("head_dim") is not None,
+            explicit_head_dim=get("head_dim") is not None or model_type in ("llama", "mistral"),
             intermediate=intermediate,
             vocab=int(get("vocab_size") or 0),
             context=int(get("max_position_embeddings", "n_positions", "n_ctx") or 0),
@@ -233,6 +237,8 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             expert_intermediate=int(get("moe_intermediate_size") or intermediate) if experts else 0,
             window=window if window_layers else 0,
             window_layers=window_layers,
+            layer_windows=kinds,
+            attention_scalar=float(fields.get("query_pre_attn_scalar") or 0.0),
             attention_softcap=_number(fields, defaults, "attn_logit_softcapping"),
             final_softcap=_number(fields, defaults, "final_logit_softcapping"),
             latent_rank=int(get("kv_lora_rank") or 0),

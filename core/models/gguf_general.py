@@ -25,7 +25,7 @@ def general_metadata(checkpoint: Checkpoint, folder: Path, tensors: Sequence[Map
     """Keys after the architecture, without file type and quantization version."""
     card = read_card(folder / "README.md")
     keys = {"general.type": string("model"), **_sampling(folder)}
-    keys["general.name"] = string(_name(checkpoint, folder))
+    keys |= _identity(checkpoint, folder, sum(math.prod(t.shape) for t in tensors))
     keys["general.size_label"] = string(size_label(tensors))
     for field in ("license", "license_name", "license_link"):
         value = card.get(field)
@@ -73,12 +73,65 @@ def _sampling(folder: Path) -> dict[str, GGUFValue]:
     return keys
 
 
-def _name(checkpoint: Checkpoint, folder: Path) -> str:
-    """'smollm2-135m' → 'Smollm2 135m'. The model's own name where config.json has it, else the folder's."""
-    own = str(checkpoint.config.get("_name_or_path") or "")
-    name = own.rsplit("/", 1)[-1] if own and own.count("/") <= 1 else folder.resolve().name
+_VERSION = re.compile(r"(v|iter)?\d+(\.\d+)*", re.IGNORECASE)
+_SIZE = re.compile(r"((a|\d+x)?\d+([._]\d+)?[kmbt]\d?|small|mini|medium|large|x?xl)", re.IGNORECASE)
+_TYPE = re.compile(r"i?q\d(_\w)*|b?fp?(16|32)", re.IGNORECASE)
+_FINETUNE = re.compile(r"chat|instruct|vision", re.IGNORECASE)
+
+
+def name_parts(name: str, values: int) -> dict[str, str]:
+    """basename, version and finetune of a name such as 'Llama-3.1-8B-Instruct'.
+
+    values: of the model; a size far from it is no size but, say, a context length ('8k'). A name of one word, or one
+    without version, size or finetune, says nothing for certain and gives {}.
+    """
+    words = [word for word in name.split("-") if word]
+    kinds = []
+    for i, word in enumerate(words):
+        if _VERSION.fullmatch(word):
+            kinds.append("version")
+        elif _TYPE.fullmatch(word):
+            kinds.append("type")
+        elif i and _SIZE.fullmatch(word):
+            kinds.append("size" if _near(word, values) else "finetune")
+        else:
+            kinds.append("finetune" if i and _FINETUNE.fullmatch(word) else "")
+    words = [w.lower() if k == "finetune" and _SIZE.fullmatch(w) else w for w, k in zip(words, kinds, strict=True)]
+    start = next((i for i, k in enumerate(kinds) if k not in ("", "version") or not (k or words[i][0].isalpha())), None)
+    base = len(words) if start is None else start
+    while base and kinds[base - 1]:
+        base -= 1  # a version at the end of the base name is the model's version
+    rest = [(w, k or "finetune") for w, k in zip(words[base:], kinds[base:], strict=True)]
+    if not any(k in ("size", "finetune", "version") for _, k in rest):
+        return {}
+    parts = {"basename": "-".join(words[:base])}
+    parts |= {kind: "-".join(w for w, k in rest if k == kind) for kind in ("version", "finetune")}
+    return {kind: text for kind, text in parts.items() if text}
+
+
+def _near(word: str, values: int) -> bool:
+    match = re.fullmatch(r"\D?(\d+(?:\.\d+)?)([kmbt])", word.replace("_", "."), re.IGNORECASE)
+    if match is None:
+        return True
+    size = float(match[1]) * 1000.0 ** (" kmbt".find(match[2].lower()))
+    return abs(size - values) <= 7 * values / 8
+
+
+def _titled(name: str) -> str:
+    """'smollm2-135m' → 'Smollm2 135m'."""
     words = name.strip().replace("-", " ").split()
     return " ".join(w.title() if w.islower() and not re.match(r"(v\d+(\.\d+)*|\d.*)$", w) else w for w in words)
+
+
+def _identity(checkpoint: Checkpoint, folder: Path, values: int) -> dict[str, GGUFValue]:
+    """Name and its parts: the model's own where config.json has it, else the folder's."""
+    own = str(checkpoint.config.get("_name_or_path") or "")
+    owner, _, name = own.rpartition("/") if own.count("/") <= 1 and not own.startswith(".") else ("", "", "")
+    name = name or folder.resolve().name
+    keys = {"general.name": string(_titled(name) or "model")}
+    if owner:
+        keys["general.organization"] = string(_titled(owner))
+    return keys | {f"general.{kind}": string(text) for kind, text in name_parts(name, values).items()}
 
 
 def _many(value: Any) -> list[str]:

@@ -49,7 +49,7 @@ def _model_keys(config: DecoderConfig) -> dict[str, GGUFValue]:
         "attention.head_count_kv": u32(config.kv_heads),
         "attention.layer_norm_rms_epsilon": f32(config.rms_eps),
     }
-    if config.explicit_head_dim or config.architecture == "llama":
+    if config.explicit_head_dim:
         keys["attention.key_length"] = keys["attention.value_length"] = u32(config.head_dim)
     if config.architecture != "gemma2":
         keys["rope.freq_base"] = f32(rope.theta)
@@ -65,6 +65,8 @@ def _model_keys(config: DecoderConfig) -> dict[str, GGUFValue]:
         keys["attention.sliding_window"] = u32(config.window)  # 0 tells Phi-4 from Phi-3
     if config.architecture in ("gemma2", "gemma3") and config.window:
         keys["attention.sliding_window"] = u32(config.window)
+        if config.layer_windows and config.layer_windows != gemma_windows(config):
+            keys["attention.sliding_window_pattern"] = array(GGUFType.BOOL, config.layer_windows)
     if config.architecture == "gemma3" and rope.theta_local:
         keys["rope.freq_base_swa"] = f32(rope.theta_local)
     if config.attention_softcap:
@@ -77,6 +79,12 @@ def _model_keys(config: DecoderConfig) -> dict[str, GGUFValue]:
         if config.architecture != "llama":
             keys["expert_feed_forward_length"] = u32(config.expert_intermediate)
     return keys
+
+
+def gemma_windows(config: DecoderConfig) -> tuple[bool, ...]:
+    """Which layers slide when a file does not say: all but every second (Gemma 2) or every sixth (Gemma 3)."""
+    period = 2 if config.architecture == "gemma2" else 6
+    return tuple(i % period < period - 1 for i in range(config.layers))
 
 
 def _rope_scaling(config: DecoderConfig) -> dict[str, GGUFValue]:

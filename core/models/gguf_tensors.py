@@ -139,7 +139,21 @@ def convertible_config(checkpoint: Checkpoint) -> DecoderConfig:
         raise UserError(
             f"The checkpoint is already quantized ({method}).", "Convert from the original 16-bit model instead."
         )
+    _check_attention_scale(config)
     return config
+
+
+def _check_attention_scale(config: DecoderConfig) -> None:
+    """GGUF has no key for Gemma's scale: llama.cpp takes the head's width, or width ÷ heads in the 27 B models."""
+    if config.architecture not in ("gemma2", "gemma3") or not config.attention_scalar:
+        return
+    largest = config.layers == {"gemma2": 46, "gemma3": 62}[config.architecture]
+    expected = config.hidden // config.heads if largest else config.head_dim
+    if config.attention_scalar != expected:
+        raise UserError(
+            f"Attention is scaled by {config.attention_scalar:g}, where llama.cpp would scale it by {expected}.",
+            "Choose a safetensors target, which keeps config.json as it is.",
+        )
 
 
 def _plain(tensor: TensorInfo, name: str, config: DecoderConfig) -> MappedTensor:
