@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 
 from PySide6.QtCore import QSize, Qt, QTimer
@@ -20,17 +21,18 @@ from app.dialogs.open_model import choose_model
 from app.jobs.opening import open_in_background
 from app.navigation import Navigation
 from app.pages.base import Page
-from app.pages.convert import ConvertPage
-from app.pages.inspect import InspectPage
-from app.pages.model import ModelPage
-from app.pages.recipe import RecipePage
-from app.pages.test import TestPage
 from app.services import Services
 from app.widgets.basics import set_available
 from app.widgets.inline_error import InlineError
 from app.widgets.memory_bar import MemoryBar
 
-PAGES: tuple[type[Page], ...] = (ModelPage, RecipePage, ConvertPage, InspectPage, TestPage)
+PAGES = {  # key → its class; a page's module is imported with the page, which keeps the first picture quick
+    "model": "app.pages.model:ModelPage",
+    "recipe": "app.pages.recipe:RecipePage",
+    "convert": "app.pages.convert:ConvertPage",
+    "inspect": "app.pages.inspect:InspectPage",
+    "test": "app.pages.test:TestPage",
+}
 DEFAULT_SIZE = QSize(1280, 820)
 SMALLEST = QSize(900, 600)
 
@@ -46,7 +48,6 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.actions_by_key = make_actions(self)
         self._pages: dict[str, Page] = {}
-        self._classes = {page.key: page for page in PAGES}
         self._current = ""
         self._build()
         self._build_menus()
@@ -57,7 +58,8 @@ class MainWindow(QMainWindow):
     def page(self, key: str) -> Page:
         """The page with that key, built if this is the first time it is asked for."""
         if key not in self._pages:
-            page = self._classes[key](self.services, self)
+            module, name = PAGES[key].split(":")
+            page: Page = getattr(import_module(module), name)(self.services, self)
             self._pages[key] = page
             self._stack.addWidget(page)
         return self._pages[key]
@@ -86,8 +88,10 @@ class MainWindow(QMainWindow):
         self.banner = InlineError()
         self.banner.hide()
         self.memory_bar = MemoryBar(self.services)
-        for page, spec in zip(PAGES, (a for a in ACTIONS if a.group == "page"), strict=True):
-            self.navigation.add(page.key, page.title, page.icon, self.actions_by_key[spec.key])
+        for spec in ACTIONS:
+            if spec.group == "page":
+                key = spec.key.removeprefix("page_")
+                self.navigation.add(key, spec.text, spec.icon, self.actions_by_key[spec.key])
 
         column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
@@ -133,7 +137,7 @@ class MainWindow(QMainWindow):
         actions["open_folder"].triggered.connect(lambda: self._choose(folder=True))
         actions["quit"].triggered.connect(self.close)
         actions["run"].triggered.connect(self._run_primary)
-        for key in self._classes:
+        for key in PAGES:
             actions[f"page_{key}"].triggered.connect(lambda _checked=False, key=key: self.show_page(key))
         for mode in ("system", "light", "dark"):
             actions[f"theme_{mode}"].triggered.connect(lambda _checked=False, mode=mode: self._set_theme(mode))
@@ -203,7 +207,7 @@ class MainWindow(QMainWindow):
         QTimer.singleShot(0, self._build_next_page)
 
     def _build_next_page(self) -> None:
-        missing = next((key for key in self._classes if key not in self._pages), None)
+        missing = next((key for key in PAGES if key not in self._pages), None)
         if missing is not None:
             self.page(missing)
             QTimer.singleShot(0, self._build_next_page)

@@ -38,7 +38,7 @@ class Navigation(QFrame):
         button.setProperty("buttonRole", "nav")
         button.setCheckable(True)
         button.setAutoDefault(False)
-        button.setIconSize(QSize(18, 18))
+        button.setIconSize(QSize(22, 16))
         button.setAccessibleName(title)
         button.setToolTip(f"{action.toolTip()} ({action.shortcut().toString()})")
         button.clicked.connect(lambda _checked=False: self.chosen.emit(key))
@@ -59,4 +59,4 @@ class Navigation(QFrame):
 
     def _recolor(self, *_theme: object) -> None:
         for key, button in self._buttons.items():
-            set_icon(button, self._icons[key], "accent" if button.isChecked() else "muted")
+            set_icon(button, self._icons[key], "accent" if button.isChecked() else "muted", gap=6)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from PySide6.QtCore import QRectF, Qt
+from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QAction, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QLabel, QPushButton, QVBoxLayout, QWidget
 
 from app.icons import pixmap, set_icon
 from app.theme import DISPLAY, FOCUS_WIDTH, RADIUS, SPACE_2, SPACE_3, SPACE_4, SPACE_6, current, themes
+
+ICON_GAP = 4  # px between a button's icon and its text, in addition to Qt's own 4
 
 
 def set_role(widget: QWidget, **properties: object) -> None:
@@ -72,7 +74,9 @@ def _prepare(target: QPushButton, on_click: Callable[[], object] | None, icon: s
     target.setToolTip(hint)
     target.setAutoDefault(False)
     if icon:
-        set_icon(target, icon, role)
+        gap = ICON_GAP if target.text() else 0
+        target.setIconSize(QSize(16 + gap, 16))
+        set_icon(target, icon, role, gap)
     if on_click is not None:
         target.clicked.connect(lambda _checked=False: on_click())
 

@@ -1,0 +1,170 @@
+"""The error histogram: how often which error occurs, on a logarithmic axis, against the source's distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PySide6.QtGui import QPen
+from PySide6.QtWidgets import QWidget
+
+from app.plots.panel import PlotPanel
+from app.plots.series import DASHES, LegendItem
+from app.theme import Theme
+from core.units import format_count
+
+if TYPE_CHECKING:
+    import pyqtgraph
+
+SOURCE_VIEW = 4.0  # the view reaches so many times as far as the largest error; the source may reach farther
+_LOOKS = ((0, "solid"), (1, "dash"), (2, "dot"), (3, "dashdot"))  # (series colour, dash) of the first errors
+
+
+@dataclass(frozen=True)
+class HistogramSeries:
+    """Counts between edges (len(edges) = len(counts) + 1). source: the weights themselves, drawn muted.
+
+    detail: what stands behind the label, such as 'SNR 20.6 dB'. nonfinite: values that are in no bin.
+    """
+
+    label: str
+    edges: Sequence[float]
+    counts: Sequence[int]
+    detail: str = ""
+    nonfinite: int = 0
+    source: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}: {self.detail}" if self.detail else self.label
+
+
+class ErrorHistogram(PlotPanel):
+    """`set_series(title, series)` shows one or two errors and, if given, the source; `clear(text)` shows a sentence."""
+
+    x_title = "Error (quantized − source), weight units"
+    y_title = "Density (log scale)"
+
+    def __init__(self, name: str = "Error", empty: str = "", parent: QWidget | None = None) -> None:
+        self._curves: list[_Curve] = []
+        super().__init__(name, empty or "No data yet: choose a tensor to see its error.", parent)
+
+    def clear(self, text: str = "") -> None:
+        self._curves = []
+        super().clear(text)
+
+    def set_series(self, title: str, series: Sequence[HistogramSeries]) -> None:
+        """title names the tensor: 'Error of layers.0.mlp.down_proj'. Series without a single value are left out."""
+        looks = iter(_LOOKS)
+        self._curves = []
+        for one in series:
+            if any(one.counts):
+                number, dash = (-1, "dot") if one.source else next(looks)
+                self._curves.append(_Curve(one, LegendItem(one.name, number, dash, fill=not one.source)))
+        if not self._curves:
+            exact = "Nothing to draw: every value is reproduced exactly." if series else ""
+            self.clear(exact)
+            return
+        lost = max(one.nonfinite for one in series)
+        note = f"{format_count(lost)} values are not finite (NaN or Inf) and are in no bin." if lost else ""
+        self.redraw(title, [curve.look for curve in self._curves], note)
+
+    def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
+        plot.setLogMode(x=False, y=True)
+        plot.getAxis("left").logTickStrings = _powers_of_ten
+        floor = min(curve.smallest for curve in self._curves) / 2
+        top = max(curve.largest for curve in self._curves)
+        for curve in sorted(self._curves, key=lambda c: not c.series.source):
+            color = curve.look.color(theme)
+            pen = QPen(color, 2 if not curve.series.source else 1.5, DASHES[curve.look.dash])
+            pen.setCosmetic(True)
+            options: dict[str, Any] = {}
+            if curve.look.fill:
+                veil = type(color)(color)
+                veil.setAlphaF(0.25)
+                options = {"fillLevel": np.log10(floor), "brush": veil}
+            heights = np.maximum(curve.density, floor)
+            plot.plot(curve.edges, heights, stepMode="center", pen=pen, **options)
+        reach = self._reach()
+        plot.setLimits(yMin=np.log10(floor) - 2, yMax=np.log10(top) + 3)
+        plot.setXRange(-reach, reach, padding=0.03)
+        plot.setYRange(np.log10(floor), np.log10(top), padding=0.05)
+
+    def read_out(self, x: float, y: float) -> str:
+        parts = []
+        for curve in self._curves:
+            found = curve.at(x)
+            if found is not None:
+                left, right, count, density = found
+                parts.append(
+                    f"{curve.series.label}: {format_count(count)} values in {left:.4g} … {right:.4g}, density {density:.4g}"
+                )
+        return " · ".join(parts) if parts else f"No values at {x:.4g}"
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        rows: list[tuple[Any, ...]] = []
+        for curve in self._curves:
+            edges, counts, densities = curve.all_bins()
+            rows += [
+                (curve.series.label, float(a), float(b), int(c), float(d))
+                for a, b, c, d in zip(edges[:-1], edges[1:], counts, densities, strict=True)
+            ]
+        return ("series", "from", "to", "count", "density"), rows
+
+    def describe(self) -> str:
+        parts = []
+        for curve in self._curves:
+            kind = "weights" if curve.series.source else "errors"
+            low, high = curve.edges[0], curve.edges[-1]
+            parts.append(f"{curve.series.name}, {format_count(curve.values)} {kind} between {low:.4g} and {high:.4g}.")
+        return " ".join(parts)
+
+    def _reach(self) -> float:
+        """Half the width of the view: all of the error, and of the source as much as leaves the error readable."""
+        errors = [curve.reach for curve in self._curves if not curve.series.source]
+        everything = max(curve.reach for curve in self._curves)
+        return min(everything, SOURCE_VIEW * max(errors)) if errors else everything
+
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _powers_of_ten(values: Sequence[float], _scale: float, _spacing: float) -> list[str]:
+    """Tick labels of a logarithmic axis; pyqtgraph's own mix 0.01 with 10². Only whole powers are labelled."""
+    whole = [round(v) if abs(v - round(v)) < 1e-6 else None for v in values]
+    return ["" if power is None else "10" + str(power).translate(_SUPERSCRIPT) for power in whole]
+
+
+class _Curve:
+    """A histogram without its empty bins at both ends, as density."""
+
+    def __init__(self, series: HistogramSeries, look: LegendItem) -> None:
+        self.series, self.look = series, look
+        edges, counts = np.asarray(series.edges, float), np.asarray(series.counts, np.int64)
+        filled = np.flatnonzero(counts)
+        first, last = int(filled[0]), int(filled[-1])
+        self.edges, self.counts = edges[first : last + 2], counts[first : last + 1]
+        self.values = int(counts.sum())
+        self.density = self.counts / (self.values * np.diff(self.edges))
+        positive = self.density[self.density > 0]
+        self.smallest, self.largest = float(positive.min()), float(positive.max())
+        self.reach = float(np.abs(self.edges[[0, -1]]).max())
+
+    def at(self, x: float) -> tuple[float, float, int, float] | None:
+        """Edges, count and density of the bin at x."""
+        place = int(np.searchsorted(self.edges, x, side="right")) - 1
+        if not 0 <= place < len(self.counts):
+            return None
+        return (
+            float(self.edges[place]),
+            float(self.edges[place + 1]),
+            int(self.counts[place]),
+            float(self.density[place]),
+        )
+
+    def all_bins(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Every bin as it was given, the empty ones included: edges, counts, densities."""
+        edges, counts = np.asarray(self.series.edges, float), np.asarray(self.series.counts, np.int64)
+        return edges, counts, counts / (self.values * np.diff(edges))
