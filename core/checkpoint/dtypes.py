@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from core.errors import UserError
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, SOURCE_KINDS
 
 # Bits of one element, by the names of the safetensors format.
 ELEMENT_BITS = {
@@ -18,18 +19,8 @@ ELEMENT_BITS = {
     "BOOL": 8, "C64": 64,
 }  # fmt: skip
 
-# GGML type number → name, values of a block, bytes of a block.
-GGML_TYPES: dict[int, tuple[str, int, int]] = {
-    0: ("F32", 1, 4), 1: ("F16", 1, 2), 2: ("Q4_0", 32, 18), 3: ("Q4_1", 32, 20), 6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24), 8: ("Q8_0", 32, 34), 9: ("Q8_1", 32, 40), 10: ("Q2_K", 256, 84), 11: ("Q3_K", 256, 110),
-    12: ("Q4_K", 256, 144), 13: ("Q5_K", 256, 176), 14: ("Q6_K", 256, 210), 15: ("Q8_K", 256, 292),
-    16: ("IQ2_XXS", 256, 66), 17: ("IQ2_XS", 256, 74), 18: ("IQ3_XXS", 256, 98), 19: ("IQ1_S", 256, 50),
-    20: ("IQ4_NL", 32, 18), 21: ("IQ3_S", 256, 110), 22: ("IQ2_S", 256, 82), 23: ("IQ4_XS", 256, 136),
-    24: ("I8", 1, 1), 25: ("I16", 1, 2), 26: ("I32", 1, 4), 27: ("I64", 1, 8), 28: ("F64", 1, 8),
-    29: ("IQ1_M", 256, 56), 30: ("BF16", 1, 2), 34: ("TQ1_0", 256, 54), 35: ("TQ2_0", 256, 66),
-    39: ("MXFP4", 32, 17), 40: ("NVFP4", 64, 36), 41: ("Q1_0", 128, 18), 42: ("Q2_0", 64, 18),
-}  # fmt: skip
-GGML_BLOCKS = {name: (values, size) for name, values, size in GGML_TYPES.values() if name not in ELEMENT_BITS}
+# GGML types that store values in blocks; its plain types have the names above.
+BLOCK_TYPES = {name: layout for name, layout in LAYOUTS.items() if name not in ELEMENT_BITS}
 
 _NUMPY = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
@@ -39,16 +30,23 @@ _NUMPY = {
 
 def is_block_type(dtype: str) -> bool:
     """Whether values of this type are stored in blocks with scales of their own (GGML's quantized types)."""
-    return dtype in GGML_BLOCKS
+    return dtype in BLOCK_TYPES
+
+
+def is_float(dtype: str) -> bool:
+    """Whether values are numbers to be quantized, and no packed codes, indices or flags."""
+    return dtype in BLOCK_TYPES or dtype.startswith(("F", "BF"))
+
+
+def can_decode(dtype: str) -> bool:
+    """Whether `decode` knows the type."""
+    return dtype in _NUMPY or dtype == "BF16" or dtype in _FLOAT8 or dtype in BLOCK_KINDS or dtype in SOURCE_KINDS
 
 
 def row_bytes(dtype: str, columns: int) -> int:
     """Bytes of a row of `columns` values. Raises ValueError when a row would not be whole bytes or whole blocks."""
-    if dtype in GGML_BLOCKS:
-        values, size = GGML_BLOCKS[dtype]
-        if columns % values:
-            raise ValueError(f"{columns} columns are no multiple of {values}, the block of {dtype}")
-        return columns // values * size
+    if dtype in BLOCK_TYPES:
+        return BLOCK_TYPES[dtype].row_bytes(columns)
     bits = columns * ELEMENT_BITS[dtype]
     if bits % 8:
         raise ValueError(f"{columns} columns of {dtype} are not a whole number of bytes")
@@ -71,7 +69,7 @@ def decode(raw: np.ndarray, dtype: str, columns: int) -> np.ndarray:
         return (raw.reshape(-1).view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(rows, columns)
     if dtype in _FLOAT8:
         return _FLOAT8[dtype][raw].reshape(rows, columns)
-    if dtype in GGML_BLOCKS:
+    if dtype in BLOCK_TYPES:
         return _decode_blocks(raw, dtype, columns)
     raise UserError(f"Values of type {dtype} can not be decoded.", "Use the checkpoint that it was made from.")
 

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from core.checkpoint.base import Container
-from core.checkpoint.dtypes import GGML_TYPES, tensor_bytes
+from core.checkpoint.dtypes import tensor_bytes
 from core.checkpoint.gguf_header import GgufHeader, RawTensor, read_header
 from core.checkpoint.reading import FileCheckpoint, row_range
 from core.checkpoint.safetensors import tie_and_check
 from core.errors import UserError
 from core.roles import parse_name
 from core.tensor_info import TensorInfo
+from kernels.layouts import BY_ID
 
 _SPLIT = re.compile(r"^(?P<base>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
 _AGAIN = "Download or copy the file again."
@@ -118,12 +119,12 @@ def split_parts(path: Path) -> list[Path]:
 
 def _tensor(header: GgufHeader, raw: RawTensor, index: int) -> TensorInfo:
     path = header.file.path
-    if raw.kind not in GGML_TYPES:
+    if raw.kind not in BY_ID:
         raise UserError(
             f"{path.name} stores {raw.name[:80]} as GGML type {raw.kind}, which is not known.",
             "Look for a newer Bitsmith, or for the same model in another format.",
         )
-    dtype = GGML_TYPES[raw.kind][0]
+    dtype = BY_ID[raw.kind].name
     shape = tuple(reversed(raw.dims))
     damaged = UserError(f"{path.name} is damaged: the place of {raw.name[:80]} makes no sense.", _AGAIN)
     if prod(shape) >= 1 << 63 or raw.offset % header.alignment:
