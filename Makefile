@@ -10,6 +10,8 @@ NATIVE := $(wildcard CMakeLists.txt) $(shell find kernels/cpu -name '*.cpp' -o -
 CPP := $(filter kernels/%,$(NATIVE))
 PYTEST_ARGS ?=
 
+# cmake, ninja and the console programs come from .venv.
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 
 .PHONY: help run test lint format screens bench clean
@@ -39,20 +41,24 @@ $(VENV)/.base: $(VENV)/.made constraints.txt
 	@$(PIP) $(BUILD_TOOLS)
 	@touch $@
 
+# Without a compiler the build leaves the compiled kernels out by itself; the second try is for one that fails midway.
 $(VENV)/.installed: $(VENV)/.base pyproject.toml $(NATIVE)
 	@echo "Installing Bitsmith and its dependencies into $(VENV) …"
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-build-isolation --editable .
+	@$(PIP) --no-build-isolation --editable . 2>$(VENV)/install.log || { \
+	  echo "The compiled kernels were not built ($(VENV)/install.log says why); numpy does their work, more slowly." >&2; \
+	  $(PIP) --no-build-isolation --config-settings=wheel.cmake=false --editable .; }
 	@touch $@
 
-$(VENV)/.tested: $(VENV)/.installed
+$(VENV)/.tested: $(VENV)/.installed packaging/extras.py
 	@echo "Installing what the tests and the linters need …"
-	@PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PIP) --no-build-isolation --editable '.[test,dev]'
+	@$(PY) packaging/extras.py test dev >$(VENV)/extras.txt
+	@$(PIP) -r $(VENV)/extras.txt
 	@touch $@
 
 # ---- use -----------------------------------------------------------------------------------------------------------
 
 run: $(VENV)/.installed
-	@sh packaging/run.sh $(PY)
+	@sh packaging/run.sh $(VENV)/bin
 
 test: $(VENV)/.tested
 	@$(PY) -m pytest $(PYTEST_ARGS)

@@ -1,19 +1,12 @@
 #!/bin/sh
-# Open the window with the sample model at hand; without a display do the same job as text.
-# Usage: run.sh PYTHON
-python=$1
+# Open the window with the sample model at hand; where no window can open, say why and do the same job as text.
+# Usage: run.sh FOLDER_OF_PROGRAMS
+bin=$1
 
-has_display() {
-    [ -n "$QT_QPA_PLATFORM" ] || [ -n "$DISPLAY" ] || [ -n "$WAYLAND_DISPLAY" ] || [ "$(uname)" = Darwin ]
-}
-
-sample=$("$python" -m core.sample) || exit 1
-if has_display; then
-    "$python" -m app.bootstrap "$sample"
-    status=$?
-    # 69 (EX_UNAVAILABLE): the window can not open here, and app.bootstrap has said why.
-    [ "$status" -eq 69 ] || exit "$status"
-else
-    echo "There is no display here, so this does the main job as text instead of opening the window."
+sample=$("$bin/python" -m core.sample) || exit 1
+reason=$("$bin/python" -c 'from app.system_check import why_not; print(why_not())') || exit 1
+if [ -z "$reason" ]; then
+    exec "$bin/bitsmith" "$sample"
 fi
-exec "$python" -m core.sample --demo
+echo "$reason The main job runs as text instead."
+exec "$bin/python" -m core.sample --demo
