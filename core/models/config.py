@@ -145,7 +145,7 @@ class DecoderConfig:
     model_type: as config.json says it. architecture: GGUF's name, '' when GGUF conversion does not know the model.
     explicit_head_dim: the converter that defined GGUF's keys finds head_dim in this configuration. window_layers: how
     many layers use the sliding window; layer_windows: which, where config.json lists them. attention_scalar: scores
-    are divided by its root instead of head_dim's (Gemma).
+    are divided by its root instead of head_dim's (Gemma). router_normalized: the chosen experts' weights add up to 1.
     """
 
     model_type: str
@@ -165,6 +165,7 @@ class DecoderConfig:
     experts: int = 0
     experts_used: int = 0
     expert_intermediate: int = 0
+    router_normalized: bool = True
     window: int = 0
     window_layers: int = 0
     layer_windows: tuple[bool, ...] = ()
@@ -235,6 +236,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             experts=experts,
             experts_used=int(get("num_experts_per_tok", "num_experts_per_token") or 0) if experts else 0,
             expert_intermediate=int(get("moe_intermediate_size") or intermediate) if experts else 0,
+            router_normalized=model_type != "qwen3_moe" or bool(fields.get("norm_topk_prob")),
             window=window if window_layers else 0,
             window_layers=window_layers,
             layer_windows=kinds,

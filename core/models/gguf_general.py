@@ -99,8 +99,8 @@ def name_parts(name: str, values: int) -> dict[str, str]:
     words = [w.lower() if k == "finetune" and _SIZE.fullmatch(w) else w for w, k in zip(words, kinds, strict=True)]
     start = next((i for i, k in enumerate(kinds) if k not in ("", "version") or not (k or words[i][0].isalpha())), None)
     base = len(words) if start is None else start
-    while base and kinds[base - 1]:
-        base -= 1  # a version at the end of the base name is the model's version
+    while start is None and base and kinds[base - 1]:
+        base -= 1  # a version at the very end is the model's; 'Llama-2' of 'Llama-2-7b' is its family
     rest = [(w, k or "finetune") for w, k in zip(words[base:], kinds[base:], strict=True)]
     if not any(k in ("size", "finetune", "version") for _, k in rest):
         return {}

@@ -139,21 +139,26 @@ def convertible_config(checkpoint: Checkpoint) -> DecoderConfig:
         raise UserError(
             f"The checkpoint is already quantized ({method}).", "Convert from the original 16-bit model instead."
         )
-    _check_attention_scale(config)
+    _check_expressible(config)
     return config
 
 
-def _check_attention_scale(config: DecoderConfig) -> None:
-    """GGUF has no key for Gemma's scale: llama.cpp takes the head's width, or width ÷ heads in the 27 B models."""
-    if config.architecture not in ("gemma2", "gemma3") or not config.attention_scalar:
-        return
-    largest = config.layers == {"gemma2": 46, "gemma3": 62}[config.architecture]
-    expected = config.hidden // config.heads if largest else config.head_dim
-    if config.attention_scalar != expected:
-        raise UserError(
-            f"Attention is scaled by {config.attention_scalar:g}, where llama.cpp would scale it by {expected}.",
-            "Choose a safetensors target, which keeps config.json as it is.",
-        )
+def _check_expressible(config: DecoderConfig) -> None:
+    """What GGUF has no key for must be as llama.cpp takes it to be.
+
+    Gemma's attention scale: the head's width, or width ÷ heads in the 27 B models. Qwen 3's router: normalized.
+    """
+    hint = "Choose a safetensors target, which keeps config.json as it is."
+    if config.architecture == "qwen3moe" and not config.router_normalized:
+        raise UserError("The experts' weights are not normalized (norm_topk_prob), as llama.cpp would do.", hint)
+    if config.architecture in ("gemma2", "gemma3") and config.attention_scalar:
+        largest = config.layers == {"gemma2": 46, "gemma3": 62}[config.architecture]
+        expected = config.hidden // config.heads if largest else config.head_dim
+        if config.attention_scalar != expected:
+            raise UserError(
+                f"Attention is scaled by {config.attention_scalar:g}, where llama.cpp would scale it by {expected}.",
+                hint,
+            )
 
 
 def _plain(tensor: TensorInfo, name: str, config: DecoderConfig) -> MappedTensor:
