@@ -4,14 +4,13 @@
 PYTHON ?=
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check install --quiet -c constraints.txt
+# cmake and ninja of .venv are found first.
+PIP := PATH="$(CURDIR)/$(VENV)/bin:$$PATH" $(PY) -m pip --disable-pip-version-check install --quiet -c constraints.txt
 BUILD_TOOLS := scikit-build-core nanobind cmake ninja setuptools
 NATIVE := $(wildcard CMakeLists.txt) $(shell find kernels/cpu -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.inl')
 CPP := $(filter kernels/%,$(NATIVE))
 PYTEST_ARGS ?=
 
-# cmake, ninja and the console programs come from .venv.
-export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 export PYTHONNOUSERSITE := 1
 
 .PHONY: help run test lint format screens bench clean
@@ -28,7 +27,7 @@ help:
 
 # ---- set-up --------------------------------------------------------------------------------------------------------
 
-$(VENV)/.made: packaging/find_python.sh
+$(VENV)/.made:
 	@python="$$(sh packaging/find_python.sh '$(PYTHON)')" || exit 1; \
 	"$$python" -m venv $(VENV) || { \
 	  echo "$$python can not make a virtual environment. On Debian and Ubuntu: apt install python3-venv." >&2; exit 1; }

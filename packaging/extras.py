@@ -1,4 +1,4 @@
-"""Print what the named extras of pyproject.toml ask for, one requirement a line. They are installed without a rebuild."""
+"""Print what the named extras of pyproject.toml ask for, one requirement a line: no rebuild is needed for them."""
 
 import sys
 import tomllib
