@@ -57,7 +57,7 @@ def decide(
     target: Target, recipe: Recipe, tensors: Sequence[MappedTensor], model: ModelShape | None, from_gguf: bool
 ) -> list[Fate]:
     """One fate a tensor, in their order. Raises UserError for a rule that matches nothing, or rows that must divide."""
-    _check_rules(recipe.rules, tensors)
+    _check_rules(recipe.rules, tensors, target)
     tied = not any(t.role is Role.HEAD and len(t.shape) > 1 for t in tensors)
     order: dict[Role, int] = {}
     fates: dict[str, Fate] = {}
@@ -81,7 +81,7 @@ def _decide_gguf(
     tied: bool,
     from_gguf: bool,
 ) -> Fate:
-    if t.keep or len(t.shape) < 2:
+    if not _gguf_quantizable(t):
         if from_gguf:
             return Fate(None, _kept_reason(t))
         return Fate(find_format("F32", "gguf"), _kept_reason(t))
@@ -108,14 +108,11 @@ def _decide_gguf(
 
 def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, model: ModelShape | None) -> Fate:
     rule = _first_rule(recipe.rules, t)
-    quantizable = len(t.shape) == 2 and t.name.endswith(".weight") and source_dtype(t) in FLOAT_DTYPES
     if rule is not None and rule.format.lower() == KEEP:
         return Fate(None, f"your rule '{rule.pattern}'")
-    if not quantizable:
+    if not _folder_quantizable(t):
         why = "experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t)
         return Fate(None, why)
-    if t.role in (Role.EMBED, Role.NORM, Role.ROPE, Role.CONV, Role.ROUTER):
-        return Fate(None, _kept_reason(t))
     if rule is None:
         if t.role is Role.HEAD:
             return Fate(None, "runtimes expect the output head in 16 bits")
@@ -202,12 +199,31 @@ def _first_rule(rules: Sequence[Rule], t: MappedTensor) -> Rule | None:
     return next((r for r in rules if r.matches(*_names(t))), None)
 
 
-def _check_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor]) -> None:
+def _check_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target: Target) -> None:
+    can = _folder_quantizable if target.is_folder else _gguf_quantizable
     for rule in rules:
-        if not any(rule.matches(*_names(t)) for t in tensors):
+        found = [t for t in tensors if rule.matches(*_names(t))]
+        if not found:
+            example = tensors[len(tensors) // 2].name if tensors else ""
             raise UserError(
                 f"The rule '{rule.pattern}' matches no tensor.",
-                f"Names look like '{tensors[len(tensors) // 2].name}'; see them with 'bitsmith info'."
-                if tensors
-                else "The checkpoint has no tensors.",
+                f"Names look like '{example}'; 'bitsmith plan' lists them all.",
             )
+        if rule.format.lower() != KEEP and not any(can(t) for t in found):
+            raise UserError(
+                f"The rule '{rule.pattern}' matches only tensors that can not be quantized, such as '{found[0].name}'.",
+                "Remove the rule, or let it match weight matrices.",
+            )
+
+
+def _gguf_quantizable(t: MappedTensor) -> bool:
+    return not t.keep and len(t.shape) > 1
+
+
+def _folder_quantizable(t: MappedTensor) -> bool:
+    return (
+        len(t.shape) == 2
+        and t.name.endswith(".weight")
+        and source_dtype(t) in FLOAT_DTYPES
+        and t.role not in (Role.EMBED, Role.NORM, Role.ROPE, Role.CONV, Role.ROUTER)
+    )

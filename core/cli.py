@@ -21,13 +21,9 @@ from core.recipe import KeepGroup, Misfit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Without a command, or with only a path, the window opens."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    if _wants_window(words):
-        return _open_window(words)
-    parser = _parser()
+    """Run one command; returns the exit code."""
     try:
-        args = parser.parse_args(words)
+        args = _parser().parse_args(argv)
     except SystemExit as e:
         return int(e.code or 0)
     token = CancelToken()
@@ -70,22 +66,6 @@ def _cancel_on_signals(token: CancelToken) -> dict:
     return previous
 
 
-def _wants_window(words: list[str]) -> bool:
-    if not words:
-        return True
-    first = words[0]
-    return len(words) == 1 and not first.startswith("-") and first not in COMMANDS and Path(first).exists()
-
-
-def _open_window(words: list[str]) -> int:
-    try:
-        from app.bootstrap import main as window
-    except ImportError as e:
-        print(f"The window can not start: {e}.\nInstall PySide6-Essentials, or use 'bitsmith --help'.", file=sys.stderr)
-        return 1
-    return int(window(words))
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bitsmith", description="Quantize language-model checkpoints.")
     common = argparse.ArgumentParser(add_help=False)
@@ -114,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = command("verify", "Decode a finished output; with --source, compare every tensor with it.")
     verify.add_argument("path", type=Path, metavar="OUTPUT")
     verify.add_argument("--source", type=Path, metavar="PATH", help="what it was made from; needs --to as well")
-    _recipe_options(verify, required=False)
+    _recipe_options(verify)
 
     command("formats", "List the targets by name.")
     devices = command("devices", "Say what this computer has; with --known, the device table.")
@@ -124,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _recipe_options(p: argparse.ArgumentParser, required: bool = True) -> None:
+def _recipe_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
     p.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe saved from the window (JSON)")
     p.add_argument(
@@ -142,7 +122,6 @@ def _recipe_options(p: argparse.ArgumentParser, required: bool = True) -> None:
     p.add_argument("--keep-last", type=int, default=None, metavar="N", help="keep the last N layers in 16 bits")
     p.add_argument("--method", choices=[m.value for m in Method], help="how the numbers are chosen")
     p.add_argument("--misfit", choices=[m.value for m in Misfit], help="for rows that the blocks do not divide")
-    p.set_defaults(target_required=required)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_output, discard
 from core.plan import DEFAULT_RATE, RATES, Plan, TensorPlan
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
-from core.recipe import KEEP, Misfit, Recipe
+from core.recipe import Misfit, Recipe
 from core.threads import worker_count
 
 SYNC_SECONDS = 2.0  # finished tensors reach the journal at least this often: what a crash can cost
@@ -316,7 +316,7 @@ def command_line(recipe: Recipe, source: Path, output: Path) -> str:
     words = ["bitsmith", "convert", str(source), "--to", recipe.target, "-o", str(output)]
     words += ["--method", recipe.method.value] if recipe.method is not Recipe().method else []
     for r in recipe.rules:
-        words += ["--keep", r.pattern] if r.format.lower() == KEEP else ["--rule", f"{r.pattern}={r.format}"]
+        words += ["--rule", f"{r.pattern}={r.format}"]
     for k in sorted(k.value for k in recipe.keep):
         words += ["--keep-group", k]
     if recipe.keep_first:

@@ -1,0 +1,107 @@
+from dataclasses import replace
+
+import pytest
+from tiny_models import write_llama
+
+from core.checkpoint import open_checkpoint
+from core.contract import ByteCount
+from core.errors import UserError
+from core.plan import Action, make_plan, misfit_costs
+from core.recipe import KeepGroup, Misfit, Recipe, Rule
+from core.targets import TARGETS
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    with open_checkpoint(write_llama(tmp_path_factory.mktemp("tiny"), tied=False)) as checkpoint:
+        yield checkpoint
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory):
+    with open_checkpoint(write_llama(tmp_path_factory.mktemp("narrow"), hidden=96, heads=2, kv_heads=1)) as checkpoint:
+        yield checkpoint
+
+
+def formats(plan):
+    return {t.name: t.format_name for t in plan.tensors}
+
+
+@pytest.mark.parametrize("target", [t.name for t in TARGETS])
+def test_bytes_add_up_to_the_whole_output(tiny, target):
+    plan = make_plan(tiny, Recipe(target))
+    assert plan.bytes.total == plan.bytes_total
+    assert sum((t.bytes for t in plan.tensors), ByteCount()).total <= plan.bytes_total
+    assert sum(t.bytes.total for t in plan.tensors) + plan.layout.header_bytes + plan.layout.extra_bytes == plan.bytes_total
+    assert all(t.reason for t in plan.tensors)
+
+
+def test_rules_win_over_the_mix_and_the_first_rule_wins(tiny):
+    recipe = Recipe("Q4_K_M", rules=(Rule("layers.0.*down_proj", "Q8_0"), Rule("ffn_down", "Q6_K")))
+    got = formats(make_plan(tiny, recipe))
+    assert got["blk.0.ffn_down.weight"] == "Q8_0"
+    assert got["blk.1.ffn_down.weight"] == "Q6_K"
+
+
+def test_a_rule_that_matches_nothing_is_an_error(tiny):
+    with pytest.raises(UserError, match="matches no tensor"):
+        make_plan(tiny, Recipe("Q4_K_M", rules=(Rule("no_such", "Q8_0"),)))
+
+
+def test_a_rule_for_tensors_that_can_not_be_quantized_is_an_error(tiny):
+    with pytest.raises(UserError, match="can not be quantized"):
+        make_plan(tiny, Recipe("Q4_K_M", rules=(Rule("norm", "Q8_0"),)))
+
+
+def test_an_unknown_format_in_a_rule_names_the_known_ones(tiny):
+    with pytest.raises(UserError, match="Q6_K"):
+        make_plan(tiny, Recipe("Q4_K_M", rules=(Rule("ffn_down", "Q7_K"),)))
+
+
+def test_keep_groups_and_layers(tiny):
+    got = formats(make_plan(tiny, Recipe("Q4_K_M", keep=frozenset({KeepGroup.EMBEDDING}), keep_last=1)))
+    assert got["token_embd.weight"] == "BF16"
+    assert got["blk.1.ffn_up.weight"] == "BF16"
+    assert got["blk.0.ffn_up.weight"] == "Q4_K"
+
+
+def test_misfits_fall_back_stay_or_stop(narrow):
+    recipe = Recipe("Q4_K_M")
+    assert formats(make_plan(narrow, recipe))["blk.0.attn_q.weight"] == "Q5_0"
+    assert formats(make_plan(narrow, replace(recipe, misfit=Misfit.KEEP)))["blk.0.attn_q.weight"] == "BF16"
+    with pytest.raises(UserError, match="96 values do not divide into blocks of 256"):
+        make_plan(narrow, replace(recipe, misfit=Misfit.STOP))
+    costs = misfit_costs(narrow, recipe)
+    assert costs[Misfit.STOP] is None
+    assert costs[Misfit.SMALLER] < costs[Misfit.KEEP]
+
+
+def test_fallback_is_warned_of_with_its_cause(narrow):
+    plan = make_plan(narrow, Recipe("Q4_K_M"))
+    assert plan.fallback_share > 0.1
+    assert any("rows of 96" in w for w in plan.warnings)
+    assert not any("rows of" in w for w in make_plan(narrow, Recipe("Q8_0")).warnings)
+
+
+def test_groups_fall_back_to_smaller_groups(narrow):
+    plan = make_plan(narrow, Recipe("w4a16-g128"))
+    got = {t.name: t for t in plan.tensors}
+    assert got["model.layers.0.self_attn.q_proj.weight"].format_name == "w4a16-g32"
+    assert got["model.layers.0.mlp.down_proj.weight"].format_name == "w4a16-g128"
+    assert got["model.embed_tokens.weight"].action is Action.COPY
+
+
+def test_output_larger_than_the_source_is_warned_of(tiny):
+    assert any("not smaller" in w for w in make_plan(tiny, Recipe("F32")).warnings)
+
+
+def test_unknown_target_suggests_a_near_one(tiny):
+    with pytest.raises(UserError, match="Q4_K_M"):
+        make_plan(tiny, Recipe("Q4_KM"))
+
+
+def test_plan_of_a_file_and_its_folder_agree(tiny, tmp_path):
+    one = make_plan(tiny, Recipe("Q8_0"))
+    folder = write_llama(tmp_path / "two", tied=False, shards=2)
+    with open_checkpoint(folder) as other:
+        assert make_plan(other, Recipe("Q8_0")).bytes.payload == one.bytes.payload
