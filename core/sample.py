@@ -110,7 +110,7 @@ def demo(sample: Path, out: Path) -> int:
         ["info", str(sample)],
         ["plan", str(sample), "--to", "Q4_K_M"],
         ["convert", str(sample), "--to", "Q4_K_M", "-o", str(out)],
-        ["verify", str(out)],
+        ["verify", str(out), "--source", str(sample), "--to", "Q4_K_M"],
     )
     # The sample's output may stand there from the last time; the job shows the conversion, so it starts afresh.
     for old in out.parent.glob(f"{out.name}*"):
