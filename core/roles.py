@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from itertools import pairwise
 
 from core.tensor_info import Role
 
@@ -20,85 +20,101 @@ class NameParts:
     experts: int = 0
 
 
-# Everything that belongs to a picture or sound encoder and not to the decoder that is quantized.
-_OTHER_TOWER = re.compile(
-    r"(?:^|\.)(?:vision_tower|vision_model|vision_encoder|vision_embed_tokens|visual|vit|image_newline|"
-    r"multi_modal_projector|mm_projector|mm|v|a|audio_tower|audio_model|embed_vision|embed_audio|"
-    r"speech_encoder|code2wav|talker)\."
+# Words of everything that belongs to a picture or sound encoder and not to the decoder that is quantized.
+_TOWERS = frozenset(
+    [
+        "vision_tower",
+        "vision_model",
+        "vision_encoder",
+        "vision_embed_tokens",
+        "visual",
+        "vit",
+        "multi_modal_projector",
+        "mm_projector",
+        "audio_tower",
+        "audio_model",
+        "embed_vision",
+        "embed_audio",
+        "speech_encoder",
+        "code2wav",
+        "talker",
+    ]
 )
-_LAYER = re.compile(r"(?:^|\.)(?:layers?|h|blk|blocks?)\.(\d{1,6})\.")
-_EXPERT = re.compile(r"(?:^|\.)experts\.(\d{1,6})(?:\.|$)")
-_GGUF_EXPERT = re.compile(r"\.ffn_(?:gate|up|down)\.(\d{1,6})\.")  # Mixtral files of early 2024: one tensor an expert
-_STACKED = re.compile(r"(?:^|\.)experts\.[a-z]|_exps\b|(?:^|\.)experts$")
+_GGUF_TOWERS = frozenset(("v", "a", "mm"))  # the first word of names in an mmproj file
+_LAYER_WORDS = frozenset(["layers", "layer", "h", "blk", "block", "blocks"])
 
 # Companions of a quantized weight: they have a layer but no role of their own.
 _COMPANION = re.compile(
-    r"\.(?:weight_(?:scale\w*|zero_point|shape|g_idx|global_scale|format)|input_(?:scale\w*|global_scale|zero_point|max|min)|"
+    r"weight_(?:scale\w*|zero_point|shape|g_idx|global_scale|format)|input_(?:scale\w*|global_scale|zero_point|max|min)|"
     r"output_(?:scale|max|min)|[kqv]_scale|scales?|biases|zeros?|qzeros|g_idx|SCB|pre_quant_scale|meta|"
-    r"weight\.(?:absmax|quant_map|nested_absmax|nested_quant_map|quant_state\.\w+))$|_scales$|^scaled_fp8$"
+    r"absmax|quant_map|nested_absmax|nested_quant_map|bitsandbytes__\w+|\w+_scales|scaled_fp8"
 )
-_SUFFIX = re.compile(r"\.(?:weight|bias|qweight|weight_packed|W_q|_weight_qdata)$|_(?:blocks|bias)$")
+_VALUE_WORDS = frozenset(["weight", "bias", "qweight", "weight_packed", "W_q", "_weight_qdata"])
 
-# The last words of a name, suffix taken off. The first that fits counts, so narrower ones stand first.
-_ATTENTION = r"(?:attn|attention|self_attn|linear_attn|self_attention)"
-_ROLES: tuple[tuple[Role, str], ...] = (
-    (Role.ROPE, r"rotary_emb\.\w+|rope_freqs|rope_factors_(?:long|short)|inv_freq|rotary_pos_emb\.\w+"),
-    (Role.CONV, r"(?:\w+_)?conv1?d?|shortconv\.\w+|short_conv|[qkv]_conv1d"),
-    (Role.OTHER, r"wpe|position_embd|position_embeddings|token_types|token_type_embeddings|embed_positions|\w*_rel_b"),
-    (Role.NORM, r"(?:\w+_)?(?:layer_?|rms)?norm(?:\d|s)?(?:_\w+)?|ln_\w+|ln\d"),
-    (Role.EMBED, r"embed_tokens|wte|word_embeddings|tok_embeddings|embed_in|token_embd|embed|shared|embeddings"),
-    (Role.HEAD, r"lm_head|embed_out|output|lm_head\.linear"),
-    (Role.ROUTER, r"ffn_gate_inp(?:_shexp)?|router(?:\.(?:layer|proj|classifier))?|shared_expert_gate|gate\.wg|gate"),
-    (Role.ATTN_QKV, r"qkv_proj|Wqkv|query_key_value|attn\.c_attn|attn_qkv|qkv|in_proj_qkvz?|wqkv"),
-    (Role.ATTN_Q, r"q_proj|wq|q_[ab]_proj|attn_q(?:_[ab])?|query|q_lin|self_attn\.q|wq_[ab]"),
-    (Role.ATTN_K, r"k_proj|wk|kv_a_proj(?:_with_mqa)?|attn_k(?:_b)?|attn_kv_a_mqa|key|k_lin|wkv_a"),
-    (Role.ATTN_V, r"v_proj|wv|kv_b_proj|attn_v(?:_b)?|attn_kv_b|value|v_lin|wkv_b"),
-    (Role.ATTN_OUT, rf"o_proj|wo|attn_out(?:put)?|{_ATTENTION}\.(?:c_proj|out_proj|dense|out|proj)"),
-    (Role.ATTN_OUT, r"attention\.output\.dense"),
-    (Role.FFN_GATE_UP, r"gate_up_proj|ffn_gate_up(?:_exps)?|gate_and_up_proj"),
-    (Role.FFN_GATE, r"gate_proj|w1|ffn_gate(?:_exps|_shexp|_chexps)?"),
-    (
-        Role.FFN_UP,
-        r"up_proj|w3|ffn_up(?:_exps|_shexp|_chexps)?|fc1|fc_in|c_fc|dense_h_to_4h|intermediate\.dense|linear1",
-    ),
-    (Role.FFN_DOWN, r"down_proj|w2|ffn_down(?:_exps|_shexp|_chexps)?|fc2|fc_out|mlp\.c_proj|dense_4h_to_h|linear2"),
-    (Role.FFN_DOWN, r"output\.dense"),
-)
-_PATTERN = re.compile("|".join(f"(?P<r{i}>(?:^|\\.)(?:{pattern})$)" for i, (_, pattern) in enumerate(_ROLES)))
+# What the last one, two or three words of a name mean, its suffix taken off. Longer matches count first.
+_WORDS: dict[Role, str] = {
+    Role.EMBED: "embed_tokens wte word_embeddings tok_embeddings embed_in token_embd embed shared embeddings",
+    Role.HEAD: "lm_head embed_out output lm_head.linear",
+    Role.ROUTER: "gate router router.layer router.proj router.classifier gate.wg shared_expert_gate ffn_gate_inp "
+    "ffn_gate_inp_shexp",
+    Role.ATTN_QKV: "qkv_proj Wqkv wqkv query_key_value c_attn attn_qkv qkv in_proj_qkv in_proj_qkvz",
+    # Latent attention has two steps a projection: the narrow one (a) and the wide one (b).
+    Role.ATTN_Q: "q_proj wq attn_q query q_lin q_a_proj q_b_proj wq_a wq_b attn_q_a attn_q_b",
+    Role.ATTN_K: "k_proj wk attn_k key k_lin kv_a_proj kv_a_proj_with_mqa wkv_a attn_kv_a_mqa attn_k_b",
+    Role.ATTN_V: "v_proj wv attn_v value v_lin kv_b_proj wkv_b attn_kv_b attn_v_b",
+    Role.ATTN_OUT: "o_proj wo attn_output attn_out attn.c_proj attn.out_proj attention.dense attention.out_proj "
+    "self_attn.dense self_attn.out_proj self_attention.dense linear_attn.out_proj attention.output.dense out_lin",
+    Role.FFN_GATE_UP: "gate_up_proj ffn_gate_up ffn_gate_up_exps gate_and_up_proj",
+    Role.FFN_GATE: "gate_proj w1 ffn_gate ffn_gate_exps ffn_gate_shexp ffn_gate_chexps",
+    Role.FFN_UP: "up_proj w3 ffn_up ffn_up_exps ffn_up_shexp ffn_up_chexps fc1 fc_in c_fc dense_h_to_4h "
+    "intermediate.dense linear1 lin1",
+    Role.FFN_DOWN: "down_proj w2 ffn_down ffn_down_exps ffn_down_shexp ffn_down_chexps fc2 fc_out mlp.c_proj "
+    "dense_4h_to_h output.dense linear2 lin2",
+    Role.ROPE: "inv_freq rope_freqs rope_factors_long rope_factors_short",
+    Role.CONV: "conv conv1d short_conv shortconv ssm_conv1d q_conv1d k_conv1d v_conv1d",
+}
+_ROLE_OF = {words: role for role, names in _WORDS.items() for words in names.split()}
+_NORM = re.compile(r"(?:\w+_)?(?:layer_?|rms)?norm(?:\d|s)?(?:_\w+)?|ln_\w+|ln\d?")
 
 
 def parse_name(name: str, shape: Sequence[int] = ()) -> NameParts:
     """Role, layer and expert from a name; `shape` (row-major) tells how many experts a stacked tensor holds."""
-    role, layer, expert, stacked = _parse(name)
-    experts = shape[0] if stacked and expert is None and len(shape) >= 2 else 0
-    return NameParts(role, layer, expert, experts)
+    words = name.split(".")
+    if len(name) > 1024 or words[0] in _GGUF_TOWERS or not _TOWERS.isdisjoint(words):
+        return NameParts(Role.OTHER)
+    layer = _number_after(words, _LAYER_WORDS)
+    expert = _number_after(words, ("experts", "ffn_gate", "ffn_up", "ffn_down"))  # the last three: early Mixtral GGUF
+    stacked = expert is None and len(shape) >= 2 and ("experts" in words or "_exps" in name)
+    return NameParts(_role(words, layer), layer, expert, shape[0] if stacked else 0)
 
 
-@lru_cache(maxsize=4096)
-def _parse(name: str) -> tuple[Role, int | None, int | None, bool]:
-    if len(name) > 1024 or _OTHER_TOWER.search(name):
-        return Role.OTHER, None, None, False
-    found = _LAYER.search(name)
-    layer = int(found[1]) if found else None
-    found = _EXPERT.search(name) or _GGUF_EXPERT.search(name)
-    expert = int(found[1]) if found else None
-    stacked = bool(_STACKED.search(name))
-    if _COMPANION.search(name):
-        return Role.OTHER, layer, expert, stacked
-    base = _SUFFIX.sub("", name)
-    if expert is not None:
-        base = re.sub(r"\.\d+$", "", base)
-    found = _PATTERN.search(base)
-    role = _ROLES[int(found.lastgroup[1:])][0] if found and found.lastgroup else Role.OTHER
-    if role is Role.HEAD and layer is not None:  # "output" inside a layer is a projection's name, never the head
+def _number_after(words: Sequence[str], before: Collection[str]) -> int | None:
+    for word, number in pairwise(words):
+        if word in before and number.isdecimal() and len(number) <= 6:
+            return int(number)
+    return None
+
+
+def _role(words: list[str], layer: int | None) -> Role:
+    last = words[-1]
+    if _COMPANION.fullmatch(last):
+        return Role.OTHER
+    is_bias = last.endswith("bias")
+    if last in _VALUE_WORDS:
+        words = words[:-1]
+    else:  # fused experts: gate_up_proj_blocks, gate_up_proj_bias
+        words = [*words[:-1], last.removesuffix("_blocks").removesuffix("_bias")]
+    if len(words) > 1 and words[-1].isdecimal():  # ffn_up.3
+        words = words[:-1]
+    role = next((found for n in (3, 2, 1) if (found := _ROLE_OF.get(".".join(words[-n:])))), None)
+    if role in (Role.HEAD, Role.EMBED) and layer is not None:  # inside a layer these words mean something else
         role = Role.OTHER
-    is_bias = name.endswith((".bias", "_bias"))
-    if is_bias and role is not Role.NORM:
-        role = Role.BIAS
-    return role, layer, expert, stacked
+    if role is None:
+        role = Role.NORM if words and _NORM.fullmatch(words[-1]) else Role.OTHER
+    return Role.BIAS if is_bias and role is not Role.NORM else role
 
 
 def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
     """Sort key with numbers by value: layer 2 before layer 10."""
     parts = re.split(r"(\d+)", name)
-    return tuple((0, int(p), "") if p.isascii() and p.isdigit() else (1, 0, p) for p in parts if p)
+    return tuple((0, int(p), "") if p.isascii() and p.isdecimal() and len(p) < 20 else (1, 0, p) for p in parts if p)

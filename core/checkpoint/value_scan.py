@@ -46,7 +46,7 @@ class _Counts:
 
 
 def scan_values(checkpoint: Checkpoint, token: CancelToken) -> Iterator[ScanStep]:
-    """Read all float tensors in row blocks of some 16 MiB. Raises Cancelled between blocks, UserError for a short file."""
+    """Read all float tensors in row blocks of some 16 MiB. Raises Cancelled between blocks, UserError at a cut."""
     tensors = [t for t in checkpoint.tensors if not t.tied_to and is_float(t.dtype) and can_decode(t.dtype)]
     total, done = sum(t.nbytes for t in tensors), 0
     for tensor in tensors:
