@@ -1,0 +1,72 @@
+"""llama.cpp loads what we write, and it goes on as the source model does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from interop.conftest import PROMPTS, QUESTION, Converted, Source
+from interop.llama import Llama
+
+pytestmark = pytest.mark.interop
+Convert = Callable[[Path, str], Converted]
+
+# Mean |Δ log-probability| of the source's three likeliest next tokens over PROMPTS, in nats. BF16 is the same model, so
+# its budget is what two programs' arithmetic differs by; the others are about twice what the format costs here.
+BUDGETS = {"BF16": 0.05, "Q8_0": 0.1, "Q6_K": 0.2, "Q5_K_M": 0.4, "Q4_K_M": 0.6, "IQ4_XS": 0.8}
+
+
+def difference(llama: Llama, source: Source) -> float:
+    total = []
+    for prompt in PROMPTS:
+        want = source.logprobs[prompt]
+        got = llama.logprobs(prompt, top=200)
+        likeliest = sorted(range(len(want)), key=want.__getitem__)[-3:]
+        total += [abs(want[token] - got.get(token, -20.0)) for token in likeliest]
+    return sum(total) / len(total)
+
+
+@pytest.mark.parametrize("target", BUDGETS)
+def test_continues_as_the_source_does(target: str, converted: Convert, smollm2_folder: Path, source: Source) -> None:
+    made = converted(smollm2_folder, target)
+    assert made.path.stat().st_size == made.plan["bytes_total"] == made.run["actual_bytes"]
+    llama = Llama(made.path)
+    found = difference(llama, source)
+    print(f"{target}: mean |Δ log p| {found:.4f} nats")
+    assert found < BUDGETS[target]
+    answer = llama.complete(QUESTION, 12)
+    assert "Paris" in answer
+    if target == "BF16":
+        assert answer == source.answer
+
+
+@pytest.mark.parametrize("target", ["BF16", "Q4_K_M"])
+def test_the_chat_template_came_along(target: str, converted: Convert, smollm2_folder: Path) -> None:
+    llama = Llama(converted(smollm2_folder, target).path)
+    assert "Paris" in llama.chat("What is the capital of France?", 12, system="You are a helpful assistant.")
+
+
+@pytest.mark.parametrize("target", ["Q8_0", "Q4_K_M"])
+def test_a_gguf_as_source(target: str, converted: Convert, smollm2_gguf: Path) -> None:
+    """The sample is Q4_1 already: its conversion goes on as itself, byte-level tokenizer and template included."""
+    made = converted(smollm2_gguf, target)
+    assert made.path.stat().st_size == made.plan["bytes_total"] == made.run["actual_bytes"]
+    want, got = Llama(smollm2_gguf), Llama(made.path)
+    assert "Paris" in got.complete(QUESTION, 12)
+    assert "Paris" in want.complete(QUESTION, 12)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["Q8_0", "Q4_K_M"])
+def test_gemma(target: str, converted: Convert, gemma3_gguf: Path) -> None:
+    """262,144 tokens, SentencePiece, norms with an offset, K-quants as the source."""
+    made = converted(gemma3_gguf, target)
+    assert made.path.stat().st_size == made.plan["bytes_total"] == made.run["actual_bytes"]
+    prompt = "The largest city of France is"
+    want, got = Llama(gemma3_gguf), Llama(made.path)
+    before, after = want.logprobs(prompt, 5), got.logprobs(prompt, 200)
+    worst = max(abs(before[token] - after.get(token, -20.0)) for token in before)
+    print(f"{target}: largest |Δ log p| of five tokens {worst:.3f} nats")
+    assert worst < (0.1 if target == "Q8_0" else 0.5)
+    assert got.complete(prompt, 1) == want.complete(prompt, 1)
