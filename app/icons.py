@@ -78,7 +78,7 @@ def _svg(name: str, color: str) -> str:
 
 @lru_cache(maxsize=64)
 def icon_file(name: str, color: str) -> str:
-    """Path of the coloured icon as an SVG file, for style sheets, which take no pixmaps; kept until the program ends."""
+    """Path of the coloured icon as an SVG file, which style sheets need; kept until the program ends."""
     path = Path(_folder().name) / f"{name}-{color.lstrip('#')}.svg"
     path.write_text(_svg(name, color), encoding="utf-8")
     return path.as_posix()

@@ -18,6 +18,7 @@ from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QMenu, QSt
 
 from app.actions import ACTIONS, make_actions
 from app.dialogs.open_model import choose_model
+from app.jobs import Job
 from app.jobs.opening import open_in_background
 from app.navigation import Navigation
 from app.pages.base import Page
@@ -133,8 +134,8 @@ class MainWindow(QMainWindow):
 
     def _connect(self) -> None:
         actions, shell = self.actions_by_key, self.services.shell
-        actions["open"].triggered.connect(lambda: self._choose(folder=False))
-        actions["open_folder"].triggered.connect(lambda: self._choose(folder=True))
+        actions["open"].triggered.connect(self._choose_file)
+        actions["open_folder"].triggered.connect(self._choose_folder)
         actions["quit"].triggered.connect(self.close)
         actions["run"].triggered.connect(self._run_primary)
         for key in PAGES:
@@ -145,11 +146,11 @@ class MainWindow(QMainWindow):
         self.navigation.chosen.connect(self.show_page)
         shell.show_page.connect(self.show_page)
         shell.open_path.connect(self.open_path)
-        shell.choose_file.connect(lambda: self._choose(folder=False))
-        shell.choose_folder.connect(lambda: self._choose(folder=True))
+        shell.choose_file.connect(self._choose_file)
+        shell.choose_folder.connect(self._choose_folder)
         shell.problem.connect(self.banner.show_error)
-        shell.queue_changed.connect(lambda count: self.navigation.set_count("convert", count))
-        self.services.jobs.failed.connect(lambda _job, error: self.banner.show_error(error))
+        shell.queue_changed.connect(self._show_queue)
+        self.services.jobs.failed.connect(self._show_failure)
         self.recent_menu.aboutToShow.connect(self._fill_recent)
 
     def _fill_recent(self) -> None:
@@ -175,6 +176,18 @@ class MainWindow(QMainWindow):
         button = self.current_page.primary()
         if button is not None and button.isEnabled() and button.isVisible():
             button.click()
+
+    def _show_queue(self, count: int) -> None:
+        self.navigation.set_count("convert", count)
+
+    def _show_failure(self, _job: Job, error: BaseException) -> None:
+        self.banner.show_error(error)
+
+    def _choose_file(self) -> None:
+        self._choose(folder=False)
+
+    def _choose_folder(self) -> None:
+        self._choose(folder=True)
 
     def _choose(self, folder: bool) -> None:
         start = self.services.settings.text("last/folder")

@@ -103,13 +103,12 @@ QLineEdit, QComboBox, QSpinBox, QDoubleSpinBox { min-height: 22px; padding: 4px 
 QLineEdit:focus, QComboBox:focus, QSpinBox:focus, QDoubleSpinBox:focus {
   border: 2px solid @accent@; padding: 3px 7px;
 }
+QSpinBox, QDoubleSpinBox { max-height: 22px; }
 QPlainTextEdit, QTextEdit { padding: 4px; }
 QPlainTextEdit:focus, QTextEdit:focus { border: 2px solid @accent@; padding: 3px; }
 QLineEdit:disabled, QComboBox:disabled, QSpinBox:disabled, QDoubleSpinBox:disabled, QPlainTextEdit:disabled {
   color: @disabled@; background: @window@; border: 1px dashed @border@;
 }
-QAbstractSpinBox > QLineEdit, QAbstractSpinBox > QLineEdit:focus {
-  border: none; background: transparent; padding: 0 0 0 6px; min-height: 0; }
 QLineEdit[state="error"] { border-color: @error@; }
 QComboBox { padding-right: 24px; }
 QComboBox:focus { padding-right: 23px; }

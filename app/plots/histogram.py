@@ -92,15 +92,14 @@ class ErrorHistogram(PlotPanel):
         plot.setXRange(-reach, reach, padding=0.03)
         plot.setYRange(np.log10(floor), np.log10(top), padding=0.05)
 
-    def read_out(self, x: float, y: float) -> str:
+    def read_out(self, x: float) -> str:
         parts = []
         for curve in self._curves:
             found = curve.at(x)
             if found is not None:
                 left, right, count, density = found
-                parts.append(
-                    f"{curve.series.label}: {format_count(count)} values in {left:.4g} … {right:.4g}, density {density:.4g}"
-                )
+                where = f"in {left:.4g} … {right:.4g}"
+                parts.append(f"{curve.series.label}: {format_count(count)} values {where}, density {density:.4g}")
         return " · ".join(parts) if parts else f"No values at {x:.4g}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:

@@ -51,9 +51,9 @@ class PlotPanel(QWidget):
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         """Put the items on the cleared plot."""
 
-    def read_out(self, x: float, y: float) -> str:
-        """The exact values at a place of the plot, in axis units."""
-        return ""
+    def read_out(self, x: float) -> str:
+        """The exact values at a place of the horizontal axis, in its units."""
+        return f"{x:.4g}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         """Column names and rows of what is drawn, for CSV."""
@@ -238,7 +238,7 @@ class PlotPanel(QWidget):
             return
         point = self._plot.getPlotItem().vb.mapSceneToView(place)
         self._cursor.setPos(point.x())
-        self.readout.setText(self.read_out(point.x(), point.y()))
+        self.readout.setText(self.read_out(point.x()))
 
     def _on_theme(self, _theme: Theme) -> None:
         if self.has_data and self._plot is not None:
@@ -267,7 +267,6 @@ class _LineSample(QWidget):
         super().__init__()
         self._item = item
         self.setFixedSize(26, 12)
-        themes().changed.connect(lambda _theme: self.update())
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         painter = QPainter(self)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QStandardItem, QStandardItemModel
-from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
 from app.devices import DeviceChoice
 from app.memory_view import estimate_for
 from app.services import Services
 from app.session import Session
-from app.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, current, themes
-from app.widgets.basics import label
+from app.theme import CAPTION, SPACE_1, SPACE_2, SPACE_3, SPACE_6, current, ui_font
+from app.widgets.basics import label, number_box
 from app.widgets.memory_strip import MemoryStrip, segment_brush
 from app.widgets.verdict import Verdict
 from core.memory import MemoryEstimate
@@ -55,9 +55,9 @@ class MemoryBar(QFrame):
         self.strip.setAccessibleName("Memory by use")
         self.total = label("", selectable=True)
         self.verdict = Verdict()
-        self.bound = label("", "muted")
+        self.bound = label("", "caption")
         self._legend = {key: _LegendEntry(key) for key in _NAMES}
-        self._hint = label("", "muted")
+        self._hint = label("", "caption")
         self._lay_out()
         self._store.changed.connect(self._on_session)
         self._fill_contexts(self._store.current)
@@ -84,6 +84,7 @@ class MemoryBar(QFrame):
             item.setData(number)
             item.setToolTip(choice.note)
             model.appendRow(item)
+        self.device.setPlaceholderText("Choose a device")
         self.device.blockSignals(True)
         self.device.setModel(model)
         self.device.blockSignals(False)
@@ -133,20 +134,25 @@ class MemoryBar(QFrame):
         self.device = QComboBox()
         self.device.setAccessibleName("Target device")
         self.device.setToolTip("The device the result shall run on")
-        self.device.setMinimumWidth(220)
-        self.device.setMaximumWidth(300)
+        self.device.setMinimumWidth(160)
+        self.device.setMaximumWidth(260)
+        self.device.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.device.setMinimumContentsLength(24)
+        self.device.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.device.setPlaceholderText("Looking for devices…")
         self.device.activated.connect(self._on_device)
         self.context = QComboBox()
         self.context.setAccessibleName("Context length in tokens")
         self.context.setToolTip("Tokens that one conversation may hold; the KV cache grows with it")
         self.context.activated.connect(self._on_context)
-        self.batch = QSpinBox()
-        self.batch.setAccessibleName("Batch: sequences at the same time")
-        self.batch.setToolTip("Sequences that are answered at the same time; each has a KV cache of its own")
-        self.batch.setRange(1, 512)
+        self.batch = number_box(
+            "Batch: sequences at the same time",
+            1,
+            512,
+            self._store.current.batch,
+            hint="Sequences that are answered at the same time; each has a KV cache of its own",
+        )
         self.batch.setFixedWidth(72)
-        self.batch.setValue(self._store.current.batch)
         self.batch.valueChanged.connect(lambda value: self._store.update(batch=value))
 
     def _lay_out(self) -> None:
@@ -159,16 +165,16 @@ class MemoryBar(QFrame):
             upper.addWidget(control)
             upper.addSpacing(SPACE_2)
         upper.addStretch(1)
+        upper.addWidget(self.total)
+        upper.addSpacing(SPACE_1)
         upper.addWidget(self.verdict)
-        upper.addSpacing(SPACE_2)
-        upper.addWidget(self.bound)
         lower = QHBoxLayout()
-        lower.setSpacing(SPACE_4)
+        lower.setSpacing(SPACE_3)
         for entry in self._legend.values():
             lower.addWidget(entry)
         lower.addWidget(self._hint)
         lower.addStretch(1)
-        lower.addWidget(self.total)
+        lower.addWidget(self.bound)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(SPACE_6, SPACE_2, SPACE_6, SPACE_3)
         layout.setSpacing(SPACE_2)
@@ -223,7 +229,6 @@ class _Swatch(QWidget):
         super().__init__()
         self._key = key
         self.setFixedSize(10, 10)
-        themes().changed.connect(lambda _theme: self.update())
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         painter = QPainter(self)
@@ -240,6 +245,7 @@ class _LegendEntry(QWidget):
         super().__init__()
         self._key = key
         self._text: QLabel = label()
+        self._text.setFont(ui_font(CAPTION))
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_1 + 2)

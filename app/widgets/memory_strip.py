@@ -6,7 +6,7 @@ from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QHelpEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
-from app.theme import SPACE_4, Theme, current, themes
+from app.theme import SPACE_4, Theme, current
 from core.memory import MemoryEstimate, Segment
 from core.units import format_bytes
 
@@ -31,7 +31,6 @@ class MemoryStrip(QWidget):
         self._estimate: MemoryEstimate | None = None
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setMouseTracking(True)
-        themes().changed.connect(lambda _theme: self.update())
 
     def sizeHint(self) -> QSize:
         return QSize(400, SPACE_4 + 2)

@@ -12,14 +12,11 @@ from PySide6.QtWidgets import QGridLayout, QLabel, QSizePolicy, QStyle, QStyleOp
 from app.theme import BASE, SPACE_1, SPACE_4, mono_font
 from app.widgets.basics import label, set_role
 from core.units import format_bytes
+from resources import glossary
 
 
 @lru_cache(maxsize=1)
 def _glossary() -> Mapping[str, str]:
-    try:
-        from resources import glossary
-    except ImportError:  # a package built without the texts still runs
-        return {}
     return {term.casefold(): text for term, text in glossary().items()}
 
 

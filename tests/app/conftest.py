@@ -1,0 +1,38 @@
+"""Fixtures of the window's tests: settings of their own, and a runner that must end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PySide6.QtWidgets import QApplication
+
+from app.bootstrap import build_services
+from app.services import Services
+from app.settings import Settings
+
+
+@pytest.fixture
+def services(qapp: QApplication, tmp_path: Path) -> Iterator[Services]:
+    """Shared parts with empty settings, in light colours; every thread must have ended afterwards."""
+    settings = Settings(tmp_path / "settings.ini")
+    settings.theme = "light"
+    made = build_services(settings)
+    yield made
+    assert made.jobs.shutdown(5.0), "a job did not end"
+
+
+@pytest.fixture
+def window(services: Services, qtbot):  # type: ignore[no-untyped-def]
+    """The whole window at 1100 × 700, every page built."""
+    from app.main_window import PAGES, MainWindow
+
+    made = MainWindow(services)
+    qtbot.addWidget(made)
+    made.resize(1100, 700)
+    made.show()
+    qtbot.waitExposed(made)
+    for key in PAGES:
+        made.page(key)
+    return made
