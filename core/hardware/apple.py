@@ -18,7 +18,7 @@ SHARE_SMALL, SHARE_LARGE, LARGE = 2 / 3, 3 / 4, 36 * 2**30
 def detect_apple(ask: Callable[[str], str] = sysctl, system: str = sys.platform) -> Found:
     """The graphics side of an Apple chip, with the part of memory that it may use."""
     if system != "darwin":
-        return Found(state="This is no Apple computer.")
+        return Found()
     brand = ask("machdep.cpu.brand_string")
     if not brand.startswith("Apple"):
         return Found(state="This Mac has an Intel processor; its graphics are not used.")

@@ -88,10 +88,10 @@ def _python() -> Check:
 
 def _numpy() -> Check:
     try:
-        import numpy
+        import numpy as np
     except ImportError:
         return Check("numpy", ERROR, "numpy is missing.", "Install Bitsmith again, with its dependencies.")
-    return Check("numpy", OK, f"numpy {numpy.__version__}.")
+    return Check("numpy", OK, f"numpy {np.__version__}.")
 
 
 def _kernels() -> Check:
