@@ -11,9 +11,9 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from core.checkpoint.base import Checkpoint
+from core.checkpoint.gguf import GgufCheckpoint
 from core.errors import UserError
 from core.export.gguf_values import (
-    GGML_TYPES,
     QUANTIZATION_VERSION,
     GGUFType,
     GGUFValue,
@@ -21,6 +21,7 @@ from core.export.gguf_values import (
     u32,
 )
 from core.export.layout import Layout, OutputFile, PlacedPart
+from kernels.layouts import LAYOUTS
 
 VERSION = 3
 DEFAULT_ALIGNMENT = 32
@@ -57,7 +58,7 @@ def gguf_layout(
             + text
             + struct.pack("<I", len(shape))
             + struct.pack(f"<{len(shape)}Q", *reversed(shape))
-            + struct.pack("<IQ", GGML_TYPES[ggml_type], position)
+            + struct.pack("<IQ", LAYOUTS[ggml_type].id, position)
         )
         offsets.append(position)
         position += _padded(nbytes, alignment)
@@ -74,13 +75,11 @@ def gguf_layout(
 def requantized_metadata(checkpoint: Checkpoint, file_type: int) -> dict[str, GGUFValue | bytes]:
     """Metadata of a GGUF made from a GGUF: every record byte for byte, but for what the new file is.
 
-    `general.file_type` and `general.quantization_version` are set; `split.*` goes, since the result is one file, and
-    so do the notes on the importance matrix of the previous quantization.
+    `general.file_type` and `general.quantization_version` are set, and `split.*` goes, since the result is one file.
     """
+    assert isinstance(checkpoint, GgufCheckpoint)
     kept: dict[str, GGUFValue | bytes] = {
-        key: checkpoint.kv_bytes(key)  # type: ignore[attr-defined]
-        for key in checkpoint.metadata
-        if not key.startswith(("split.", "quantize.imatrix.", "GGUF."))
+        key: checkpoint.kv_bytes(key) for key in checkpoint.metadata if not key.startswith("split.")
     }
     kept["general.file_type"] = u32(file_type)
     kept["general.quantization_version"] = u32(QUANTIZATION_VERSION)
