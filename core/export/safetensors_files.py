@@ -69,12 +69,12 @@ def _shards(arrays: Sequence[SafetensorsArray], max_shard: int) -> list[list[int
         previous = module
     shards: list[list[int]] = [[]]
     filled = 0
-    for module in modules:
-        size = sum(arrays[i][3] for i in module)
+    for members in modules:
+        size = sum(arrays[i][3] for i in members)
         if shards[-1] and filled + size > max_shard:
             shards.append([])
             filled = 0
-        shards[-1] += module
+        shards[-1] += members
         filled += size
     return shards
 

@@ -91,7 +91,7 @@ def looks_special(token: str) -> bool:
     )
 
 
-def _added(content: str, special: bool) -> tuple[str, int]:
+def _added(content: str, special: bool) -> tuple[str, TokenType]:
     """Text and type of an added token; user-defined ones are matched against plain text, so they hold plain spaces."""
     if special or looks_special(content):
         return content, TokenType.CONTROL
@@ -100,7 +100,7 @@ def _added(content: str, special: bool) -> tuple[str, int]:
 
 def _byte_level(tokenizer: Mapping[str, Any], pre: str, count: int) -> Vocabulary:
     model = tokenizer["model"]
-    entries: dict[int, tuple[str, int]] = {i: (text, TokenType.NORMAL) for text, i in model["vocab"].items()}
+    entries: dict[int, tuple[str, TokenType]] = {i: (text, TokenType.NORMAL) for text, i in model["vocab"].items()}
     for token in tokenizer.get("added_tokens") or []:
         entries[token["id"]] = _added(token["content"], bool(token.get("special")))
     largest = max(entries, default=-1)
@@ -109,8 +109,7 @@ def _byte_level(tokenizer: Mapping[str, Any], pre: str, count: int) -> Vocabular
             f"The tokenizer has a token with the id {largest}, but the embedding only {count} rows.",
             "Use the tokenizer that belongs to these weights.",
         )
-    missing = TokenType.UNUSED
-    rows = [entries.get(i) or (f"[PAD{i}]", missing) for i in range(count)]
+    rows = [entries.get(i) or (f"[PAD{i}]", TokenType.UNUSED) for i in range(count)]
     return Vocabulary(
         model="gpt2",
         pre=pre,
