@@ -65,8 +65,12 @@ BITSMITH_INLINE To bits_to(const From& from) {
     memcpy(&to, &from, sizeof to);
     return to;
 }
-BITSMITH_INLINE I bits(const F& a) { return bits_to<I>(a); }
-BITSMITH_INLINE F as_float(const I& a) { return bits_to<F>(a); }
+BITSMITH_INLINE I bits(const F& a) {
+    return bits_to<I>(a);
+}
+BITSMITH_INLINE F as_float(const I& a) {
+    return bits_to<F>(a);
+}
 
 BITSMITH_INLINE F splat(float value) {
     F r;
@@ -91,19 +95,23 @@ BITSMITH_INLINE F load(const float* from) {
     memcpy(&r, from, sizeof r);
     return r;
 }
-BITSMITH_INLINE void store(float* to, const F& a) { memcpy(to, &a, sizeof a); }
+BITSMITH_INLINE void store(float* to, const F& a) {
+    memcpy(to, &a, sizeof a);
+}
 BITSMITH_INLINE I load(const int32_t* from) {
     I r;
     memcpy(&r, from, sizeof r);
     return r;
 }
-BITSMITH_INLINE void store(int32_t* to, const I& a) { memcpy(to, &a, sizeof a); }
+BITSMITH_INLINE void store(int32_t* to, const I& a) {
+    memcpy(to, &a, sizeof a);
+}
 
-#define BITSMITH_OPERATOR(T, op)                                      \
-    BITSMITH_INLINE T operator op(const T& a, const T& b) {           \
-        T r;                                                          \
-        BITSMITH_PARTS r.part[p] = a.part[p] op b.part[p];            \
-        return r;                                                     \
+#define BITSMITH_OPERATOR(T, op)                            \
+    BITSMITH_INLINE T operator op(const T& a, const T& b) { \
+        T r;                                                \
+        BITSMITH_PARTS r.part[p] = a.part[p] op b.part[p];  \
+        return r;                                           \
     }
 BITSMITH_OPERATOR(F, +)
 BITSMITH_OPERATOR(F, -)
@@ -132,36 +140,36 @@ BITSMITH_INLINE I operator>>(const I& a, int n) {
 }
 
 #if defined(__AVX512F__)
-#define BITSMITH_COMPARE(name, op, flag, integer_flag)                                                   \
-    BITSMITH_INLINE M name(const F& a, const F& b) {                                                     \
-        return M{{_mm512_cmp_ps_mask((__m512)a.part[0], (__m512)b.part[0], flag)}};                      \
-    }                                                                                                    \
-    BITSMITH_INLINE M name(const I& a, const I& b) {                                                     \
-        return M{{_mm512_cmp_epi32_mask((__m512i)a.part[0], (__m512i)b.part[0], integer_flag)}};         \
+#define BITSMITH_COMPARE(name, op, flag, integer_flag)                                           \
+    BITSMITH_INLINE M name(const F& a, const F& b) {                                             \
+        return M{{_mm512_cmp_ps_mask((__m512)a.part[0], (__m512)b.part[0], flag)}};              \
+    }                                                                                            \
+    BITSMITH_INLINE M name(const I& a, const I& b) {                                             \
+        return M{{_mm512_cmp_epi32_mask((__m512i)a.part[0], (__m512i)b.part[0], integer_flag)}}; \
     }
 #elif defined(__GNUC__)
-#define BITSMITH_COMPARE(name, op, flag, integer_flag)               \
-    BITSMITH_INLINE M name(const F& a, const F& b) {                 \
-        M r;                                                         \
-        BITSMITH_PARTS r.part[p] = a.part[p] op b.part[p];           \
-        return r;                                                    \
-    }                                                                \
-    BITSMITH_INLINE M name(const I& a, const I& b) {                 \
-        M r;                                                         \
-        BITSMITH_PARTS r.part[p] = a.part[p] op b.part[p];           \
-        return r;                                                    \
+#define BITSMITH_COMPARE(name, op, flag, integer_flag)     \
+    BITSMITH_INLINE M name(const F& a, const F& b) {       \
+        M r;                                               \
+        BITSMITH_PARTS r.part[p] = a.part[p] op b.part[p]; \
+        return r;                                          \
+    }                                                      \
+    BITSMITH_INLINE M name(const I& a, const I& b) {       \
+        M r;                                               \
+        BITSMITH_PARTS r.part[p] = a.part[p] op b.part[p]; \
+        return r;                                          \
     }
 #else
-#define BITSMITH_COMPARE(name, op, flag, integer_flag)               \
-    BITSMITH_INLINE M name(const F& a, const F& b) {                 \
-        M r;                                                         \
-        BITSMITH_PARTS r.part[p] = -(a.part[p] op b.part[p]);        \
-        return r;                                                    \
-    }                                                                \
-    BITSMITH_INLINE M name(const I& a, const I& b) {                 \
-        M r;                                                         \
-        BITSMITH_PARTS r.part[p] = -(a.part[p] op b.part[p]);        \
-        return r;                                                    \
+#define BITSMITH_COMPARE(name, op, flag, integer_flag)        \
+    BITSMITH_INLINE M name(const F& a, const F& b) {          \
+        M r;                                                  \
+        BITSMITH_PARTS r.part[p] = -(a.part[p] op b.part[p]); \
+        return r;                                             \
+    }                                                         \
+    BITSMITH_INLINE M name(const I& a, const I& b) {          \
+        M r;                                                  \
+        BITSMITH_PARTS r.part[p] = -(a.part[p] op b.part[p]); \
+        return r;                                             \
     }
 #endif
 BITSMITH_COMPARE(less, <, _CMP_LT_OQ, _MM_CMPINT_LT)
@@ -215,17 +223,31 @@ BITSMITH_INLINE F max(const F& a, const F& b) {
     return select(less(b, a), a, b);
 #endif
 }
-BITSMITH_INLINE I min(const I& a, const I& b) { return select(less(a, b), a, b); }
-BITSMITH_INLINE I max(const I& a, const I& b) { return select(less(b, a), a, b); }
-BITSMITH_INLINE F clamp(const F& a, float low, float high) { return min(max(a, splat(low)), splat(high)); }
+BITSMITH_INLINE I min(const I& a, const I& b) {
+    return select(less(a, b), a, b);
+}
+BITSMITH_INLINE I max(const I& a, const I& b) {
+    return select(less(b, a), a, b);
+}
+BITSMITH_INLINE F clamp(const F& a, float low, float high) {
+    return min(max(a, splat(low)), splat(high));
+}
 
-BITSMITH_INLINE F abs(const F& a) { return as_float(bits(a) & splat(0x7fffffff)); }
-BITSMITH_INLINE F negate(const F& a) { return as_float(bits(a) ^ splat(INT32_MIN)); }
+BITSMITH_INLINE F abs(const F& a) {
+    return as_float(bits(a) & splat(0x7fffffff));
+}
+BITSMITH_INLINE F negate(const F& a) {
+    return as_float(bits(a) ^ splat(INT32_MIN));
+}
 
 // Nearest integer, ties to even, for |a| < 2^22. Zero comes out as +0 or −0 as the addition gives it: +0.
 constexpr float kRoundMagic = 12582912.0f;  // 1.5 · 2^23: its last mantissa bit is worth 1
-BITSMITH_INLINE F rint(const F& a) { return (a + splat(kRoundMagic)) - splat(kRoundMagic); }
-BITSMITH_INLINE I rint_to_int(const F& a) { return bits(a + splat(kRoundMagic)) - splat(0x4B400000); }
+BITSMITH_INLINE F rint(const F& a) {
+    return (a + splat(kRoundMagic)) - splat(kRoundMagic);
+}
+BITSMITH_INLINE I rint_to_int(const F& a) {
+    return bits(a + splat(kRoundMagic)) - splat(0x4B400000);
+}
 // Toward zero, for |a| < 2^31.
 BITSMITH_INLINE I to_int(const F& a) {
     I r;
@@ -290,7 +312,9 @@ BITSMITH_INLINE F from_f16(const I& a) {
     return as_float(bits(r) | ((a & splat(0x8000)) << 16));
 #endif
 }
-BITSMITH_INLINE F round_f16(const F& a) { return from_f16(to_f16(a)); }
+BITSMITH_INLINE F round_f16(const F& a) {
+    return from_f16(to_f16(a));
+}
 // float32 → bfloat16 in the low 16 bits: nearest, ties to even, NaN made quiet.
 BITSMITH_INLINE I to_bf16(const F& a) {
     const I b = bits(a);

@@ -41,10 +41,17 @@ static const Kernels& kernels_named(const std::string& isa) {
     throw std::invalid_argument("this CPU or build has no instruction set " + isa);
 }
 
-static int kind_named(const std::string& kind) {
+// The number of a block type, or −1 for those that have no kernels.
+static int find_kind(const std::string& kind) {
     for (int i = 0; i < kKinds; ++i)
         if (kind == kLayouts[i].name) return i;
-    throw std::invalid_argument("no block type " + kind);
+    return -1;
+}
+
+static int kind_named(const std::string& kind) {
+    const int found = find_kind(kind);
+    if (found < 0) throw std::invalid_argument("no block type " + kind);
+    return found;
 }
 
 static void require(bool ok, const char* message) {
@@ -122,9 +129,15 @@ NB_MODULE(_cpu, m) {
         for (const Layout& layout : kLayouts) all.append(nb::make_tuple(layout.name, layout.block, layout.bytes));
         return all;
     });
-    m.def("encodes", [](const std::string& kind) { return kernels_baseline()->encode[kind_named(kind)] != nullptr; });
-    m.def("decodes", [](const std::string& kind) { return kernels_baseline()->decode[kind_named(kind)] != nullptr; });
-    m.def("encode_blocks", &encode_blocks, nb::arg("isa"), nb::arg("kind"), nb::arg("x"),
-          nb::arg("importance").none(), nb::arg("out"), nb::arg("search"), nb::arg("tensor_scale"), nb::arg("threads"));
+    m.def("encodes", [](const std::string& kind) {
+        const int found = find_kind(kind);
+        return found >= 0 && kernels_baseline()->encode[found] != nullptr;
+    });
+    m.def("decodes", [](const std::string& kind) {
+        const int found = find_kind(kind);
+        return found >= 0 && kernels_baseline()->decode[found] != nullptr;
+    });
+    m.def("encode_blocks", &encode_blocks, nb::arg("isa"), nb::arg("kind"), nb::arg("x"), nb::arg("importance").none(),
+          nb::arg("out"), nb::arg("search"), nb::arg("tensor_scale"), nb::arg("threads"));
     m.def("decode_blocks", &decode_blocks);
 }

@@ -7,7 +7,25 @@ namespace bitsmith {
 constexpr int kLanes = 16;
 
 // Same order as the tables in isa/kernels.inl. Block sizes and bytes: layouts.py, asserted by a test.
-enum Kind { Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, TQ1_0, TQ2_0, MXFP4, NVFP4, kKinds };
+enum Kind {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    TQ1_0,
+    TQ2_0,
+    MXFP4,
+    NVFP4,
+    kKinds
+};
 
 struct Layout {
     const char* name;
@@ -42,7 +60,7 @@ struct Kernels {
 };
 
 const Kernels* kernels_baseline();
-const Kernels* kernels_avx2();    // null when this compiler or architecture has none
+const Kernels* kernels_avx2();  // null when this compiler or architecture has none
 const Kernels* kernels_avx512();
 
 }  // namespace bitsmith

@@ -44,7 +44,8 @@ BITSMITH_INLINE void transpose_16x16(const float* const* rows, int64_t at, F* ou
     }
     // a[i + k] now holds values k, k + 4, k + 8, k + 12 of rows i … i + 3, one value a 128-bit piece.
     BITSMITH_UNROLL for (int k = 0; k < 4; ++k) {
-        const __m512 even0 = _mm512_shuffle_f32x4(a[k], a[4 + k], 0x88), odd0 = _mm512_shuffle_f32x4(a[k], a[4 + k], 0xDD);
+        const __m512 even0 = _mm512_shuffle_f32x4(a[k], a[4 + k], 0x88),
+                     odd0 = _mm512_shuffle_f32x4(a[k], a[4 + k], 0xDD);
         const __m512 even1 = _mm512_shuffle_f32x4(a[8 + k], a[12 + k], 0x88);
         const __m512 odd1 = _mm512_shuffle_f32x4(a[8 + k], a[12 + k], 0xDD);
         out[k].part[0] = (NativeF)_mm512_shuffle_f32x4(even0, even1, 0x88);

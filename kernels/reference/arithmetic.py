@@ -44,9 +44,14 @@ def f16_bits(a: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(a), nan, half)
 
 
+def half_values(half: np.ndarray) -> np.ndarray:
+    """float16 as uint16 → float32."""
+    return half.view(np.float16).astype(np.float32)
+
+
 def round_f16(a: np.ndarray) -> np.ndarray:
     """The float32 that a float16 of `a` stands for."""
-    return f16_bits(np.ascontiguousarray(a)).view(np.float16).astype(np.float32)
+    return half_values(f16_bits(np.ascontiguousarray(a)))
 
 
 def bf16_bits(a: np.ndarray) -> np.ndarray:

@@ -11,13 +11,20 @@ from collections.abc import Callable
 import numpy as np
 
 from kernels.layouts import LAYOUTS
-from kernels.reference import legacy
+from kernels.reference import fp4, legacy, ternary
 
-# x [B, block], weights [B, block] or None, search, tensor_scale → uint8 [B, bytes]
-BlockEncoder = Callable[[np.ndarray, "np.ndarray | None", bool, float], np.ndarray]
+# x [B, block], weights [B, block] or None, search → uint8 [B, bytes]
+BlockEncoder = Callable[[np.ndarray, "np.ndarray | None", bool], np.ndarray]
 
 ENCODERS: dict[str, BlockEncoder] = {
     "Q8_0": legacy.encode_q8_0,
+    "Q4_0": legacy.encode_q4_0,
+    "Q4_1": legacy.encode_q4_1,
+    "Q5_0": legacy.encode_q5_0,
+    "Q5_1": legacy.encode_q5_1,
+    "TQ1_0": ternary.encode_tq1_0,
+    "TQ2_0": ternary.encode_tq2_0,
+    "MXFP4": fp4.encode_mxfp4,
 }
 
 
@@ -27,7 +34,7 @@ def encode_blocks(
     importance: np.ndarray | None,
     search: bool,
     tensor_scale: float,
-    threads: int,
+    _threads: int,
 ) -> np.ndarray:
     layout = LAYOUTS[kind]
     rows, columns = x.shape
@@ -37,5 +44,16 @@ def encode_blocks(
     weights = None
     if importance is not None:
         weights = np.broadcast_to(importance, x.shape).reshape(-1, layout.block)
-    out = ENCODERS[kind](blocks, weights, search, tensor_scale)
+    if kind == "NVFP4":
+        out = fp4.encode_nvfp4(blocks, weights, search, tensor_scale)
+    else:
+        out = ENCODERS[kind](blocks, weights, search)
     return out.reshape(rows, layout.row_bytes(columns))
+
+
+def decode_blocks(kind: str, data: np.ndarray, columns: int, tensor_scale: float, _threads: int) -> np.ndarray:
+    """What the `gguf` package decodes; its numpy is the field's own definition of these types."""
+    import gguf  # here, as it takes a while
+
+    values = gguf.dequantize(data, gguf.GGMLQuantizationType[kind])
+    return values.reshape(len(data), columns) * np.float32(tensor_scale)

@@ -3,7 +3,11 @@
 #define BITSMITH_NS avx2
 #include "kernels.inl"
 
-const bitsmith::Kernels* bitsmith::kernels_avx2() { return &bitsmith::avx2::kKernels; }
+const bitsmith::Kernels* bitsmith::kernels_avx2() {
+    return &bitsmith::avx2::kKernels;
+}
 #else
-const bitsmith::Kernels* bitsmith::kernels_avx2() { return nullptr; }
+const bitsmith::Kernels* bitsmith::kernels_avx2() {
+    return nullptr;
+}
 #endif

@@ -3,7 +3,11 @@
 #define BITSMITH_NS avx512
 #include "kernels.inl"
 
-const bitsmith::Kernels* bitsmith::kernels_avx512() { return &bitsmith::avx512::kKernels; }
+const bitsmith::Kernels* bitsmith::kernels_avx512() {
+    return &bitsmith::avx512::kKernels;
+}
 #else
-const bitsmith::Kernels* bitsmith::kernels_avx512() { return nullptr; }
+const bitsmith::Kernels* bitsmith::kernels_avx512() {
+    return nullptr;
+}
 #endif

@@ -2,4 +2,6 @@
 #define BITSMITH_NS baseline
 #include "kernels.inl"
 
-const bitsmith::Kernels* bitsmith::kernels_baseline() { return &bitsmith::baseline::kKernels; }
+const bitsmith::Kernels* bitsmith::kernels_baseline() {
+    return &bitsmith::baseline::kKernels;
+}

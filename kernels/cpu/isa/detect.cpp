@@ -57,7 +57,9 @@ CpuFeatures detect_cpu() {
 
 #else
 
-CpuFeatures detect_cpu() { return {false, false}; }
+CpuFeatures detect_cpu() {
+    return {false, false};
+}
 
 #endif
 

@@ -1,5 +1,10 @@
 // The body of every instruction set's translation unit. The file that includes it defines BITSMITH_NS.
+#include "../decode/kquants.h"
+#include "../decode/legacy.h"
+#include "../decode/levels.h"
+#include "../encode/fp4.h"
 #include "../encode/legacy.h"
+#include "../encode/ternary.h"
 #include "../finite.h"
 
 namespace bitsmith {
@@ -13,25 +18,42 @@ static const Kernels kKernels = {
     all_finite,
     // encode, in the order of Kind
     {
-        nullptr,      // Q4_0
-        nullptr,      // Q4_1
-        nullptr,      // Q5_0
-        nullptr,      // Q5_1
-        encode_q8_0,  // Q8_0
-        nullptr,      // Q2_K
-        nullptr,      // Q3_K
-        nullptr,      // Q4_K
-        nullptr,      // Q5_K
-        nullptr,      // Q6_K
-        nullptr,      // IQ4_NL
-        nullptr,      // IQ4_XS
-        nullptr,      // TQ1_0
-        nullptr,      // TQ2_0
-        nullptr,      // MXFP4
-        nullptr,      // NVFP4
+        encode_q4_0,   // Q4_0
+        encode_q4_1,   // Q4_1
+        encode_q5_0,   // Q5_0
+        encode_q5_1,   // Q5_1
+        encode_q8_0,   // Q8_0
+        nullptr,       // Q2_K
+        nullptr,       // Q3_K
+        nullptr,       // Q4_K
+        nullptr,       // Q5_K
+        nullptr,       // Q6_K
+        nullptr,       // IQ4_NL
+        nullptr,       // IQ4_XS
+        encode_tq1_0,  // TQ1_0
+        encode_tq2_0,  // TQ2_0
+        encode_mxfp4,  // MXFP4
+        encode_nvfp4,  // NVFP4
     },
     // decode
-    {},
+    {
+        decode_nibbles<4, true>,   // Q4_0
+        decode_nibbles<4, false>,  // Q4_1
+        decode_nibbles<5, true>,   // Q5_0
+        decode_nibbles<5, false>,  // Q5_1
+        decode_q8_0,
+        decode_q2_k,
+        decode_q3_k,
+        decode_q45_k<4>,  // Q4_K
+        decode_q45_k<5>,  // Q5_K
+        decode_q6_k,
+        decode_iq4_nl,
+        decode_iq4_xs,
+        decode_tq1_0,
+        decode_tq2_0,
+        decode_mxfp4,
+        decode_nvfp4,
+    },
 };
 
 }  // namespace BITSMITH_NS
