@@ -1,0 +1,5 @@
+"""The window."""
+
+from app.immortal import keep_singletons
+
+keep_singletons()

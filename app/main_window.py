@@ -45,7 +45,6 @@ class MainWindow(QMainWindow):
         super().__init__()
         self.services = services
         self.setWindowTitle("Bitsmith")
-        self.setMinimumSize(SMALLEST)
         self.setAcceptDrops(True)
         self.actions_by_key = make_actions(self)
         self._pages: dict[str, Page] = {}
@@ -63,6 +62,7 @@ class MainWindow(QMainWindow):
             page: Page = getattr(import_module(module), name)(self.services, self)
             self._pages[key] = page
             self._stack.addWidget(page)
+            _let_drops_through(page)
         return self._pages[key]
 
     @property
@@ -201,11 +201,12 @@ class MainWindow(QMainWindow):
         self.services.settings.theme = mode
 
     def _restore_size(self) -> None:
-        saved = self.services.settings.geometry
         available = (
             self.screen().availableGeometry() if self.screen() else QApplication.primaryScreen().availableGeometry()
         )
+        self.setMinimumSize(SMALLEST.boundedTo(available.size()))
         self.resize(DEFAULT_SIZE.boundedTo(available.size()))
+        saved = self.services.settings.geometry
         if saved is not None:
             self.restoreGeometry(saved)
         if not self.isMaximized() and not available.contains(self.frameGeometry()):
@@ -242,11 +243,20 @@ class MainWindow(QMainWindow):
         settings.geometry = self.saveGeometry()
         if session.target:
             settings.set_text("last/target", session.target)
+        if session.device is not None:
+            settings.set_text("last/device", session.device.key)
         settings.set_number("last/context", session.context)
         settings.set_number("last/batch", session.batch)
         settings.sync()
         self.services.jobs.shutdown()
         super().closeEvent(event)
+
+
+def _let_drops_through(page: QWidget) -> None:
+    """Text fields take a dropped file for text; here a file is a model to open, wherever it is dropped."""
+    for field in page.findChildren(QWidget):
+        if field.acceptDrops():
+            field.setAcceptDrops(False)
 
 
 def _dropped_path(event: QDropEvent) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from PySide6.QtCore import Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
 
@@ -14,6 +15,7 @@ from app.session import Session
 from app.theme import CAPTION, SPACE_1, SPACE_2, SPACE_3, SPACE_6, current, ui_font
 from app.widgets.basics import label, number_box
 from app.widgets.memory_strip import MemoryStrip, segment_brush
+from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
 from core.memory import MemoryEstimate
 from core.units import format_binary, format_bytes, format_count, format_decimal, format_tokens_per_second
@@ -53,7 +55,8 @@ class MemoryBar(QFrame):
         self._make_controls()
         self.strip = MemoryStrip()
         self.strip.setAccessibleName("Memory by use")
-        self.total = label("", selectable=True)
+        self.total = ElidedLabel()
+        self.total.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.verdict = Verdict()
         self.bound = label("", "caption")
         self._legend = {key: _LegendEntry(key) for key in _NAMES}
@@ -133,17 +136,18 @@ class MemoryBar(QFrame):
     def _make_controls(self) -> None:
         self.device = QComboBox()
         self.device.setAccessibleName("Target device")
-        self.device.setToolTip("The device the result shall run on")
         self.device.setMinimumWidth(160)
-        self.device.setMaximumWidth(260)
+        self.device.setMaximumWidth(200)
         self.device.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self.device.setMinimumContentsLength(24)
+        self.device.setMinimumContentsLength(20)
+        self.device.view().setMinimumWidth(280)
         self.device.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.device.setPlaceholderText("Looking for devices…")
         self.device.activated.connect(self._on_device)
         self.context = QComboBox()
         self.context.setAccessibleName("Context length in tokens")
         self.context.setToolTip("Tokens that one conversation may hold; the KV cache grows with it")
+        self.context.setFixedWidth(152)
         self.context.activated.connect(self._on_context)
         self.batch = number_box(
             "Batch: sequences at the same time",
@@ -164,11 +168,13 @@ class MemoryBar(QFrame):
             upper.addWidget(name)
             upper.addWidget(control)
             upper.addSpacing(SPACE_2)
-        upper.addStretch(1)
-        upper.addWidget(self.total)
+        upper.addWidget(self.total, 1)
         upper.addSpacing(SPACE_1)
         upper.addWidget(self.verdict)
-        lower = QHBoxLayout()
+        legend = QWidget()
+        legend.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)  # cut off rather than widen a window
+        lower = QHBoxLayout(legend)
+        lower.setContentsMargins(0, 0, 0, 0)
         lower.setSpacing(SPACE_3)
         for entry in self._legend.values():
             lower.addWidget(entry)
@@ -180,7 +186,7 @@ class MemoryBar(QFrame):
         layout.setSpacing(SPACE_2)
         layout.addLayout(upper)
         layout.addWidget(self.strip)
-        layout.addLayout(lower)
+        layout.addWidget(legend)
 
     def _on_session(self, old: Session, new: Session) -> None:
         if new.shape is not old.shape or new.context != old.context:
@@ -205,6 +211,8 @@ class MemoryBar(QFrame):
         wanted = session.device.key if session.device is not None else None
         number = next((n for n, choice in enumerate(self._choices) if choice.key == wanted), None)
         self.device.setCurrentIndex(-1 if number is None else self._row_of(number))
+        note = session.device.note if session.device is not None else ""
+        self.device.setToolTip("\n".join(part for part in ("The device the result shall run on", note) if part))
 
     def _row_of(self, number: int) -> int:
         model = self.device.model()
