@@ -1,0 +1,86 @@
+"""Plans made in the background: the newest recipe wins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from app.jobs.runner import Work
+from core.progress import CancelToken
+
+if TYPE_CHECKING:
+    from core.checkpoint.base import Checkpoint
+    from core.plan import Plan
+    from core.recipe import Misfit, Recipe
+
+PLAN_KEY = "plan"
+COSTS_KEY = "misfit-costs"
+
+
+@dataclass(frozen=True)
+class RuleMatch:
+    """How many tensors a rule decides. error: why it can not be used, '' when it can."""
+
+    pattern: str
+    format: str
+    count: int
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class PlanReply:
+    """A plan, and what each of its recipe's rules decides."""
+
+    plan: Plan
+    rules: tuple[RuleMatch, ...]
+
+
+def plan_work(checkpoint: Checkpoint, recipe: Recipe) -> Work:
+    """Make the plan of this checkpoint and recipe. The result is a PlanReply; raises UserError."""
+
+    def work(token: CancelToken) -> PlanReply:
+        from core.plan import make_plan
+
+        token.check()
+        plan = make_plan(checkpoint, recipe)
+        token.check()
+        return PlanReply(plan, match_rules(recipe, plan))
+
+    return work
+
+
+def with_target(recipe: Recipe, name: str) -> Recipe:
+    """The recipe for another target. Rules whose format the target's container does not have are left out."""
+    from core.formats import FORMATS
+    from core.recipe import KEEP
+    from core.targets import find_target
+
+    container = find_target(name).container
+    known = {f.name for f in FORMATS if f.container == container} | {KEEP}
+    return replace(recipe, target=name, rules=tuple(r for r in recipe.rules if r.format in known))
+
+
+def costs_work(checkpoint: Checkpoint, recipe: Recipe) -> Work:
+    """Output bytes under each misfit policy; None where the run would stop."""
+
+    def work(token: CancelToken) -> dict[Misfit, int | None]:
+        from core.plan import misfit_costs
+
+        token.check()
+        return misfit_costs(checkpoint, recipe)
+
+    return work
+
+
+def match_rules(recipe: Recipe, plan: Plan) -> tuple[RuleMatch, ...]:
+    """For each rule, how many of the plan's tensors it is the first to match, by their own or their source's name."""
+    counts = [0] * len(recipe.rules)
+    for t in plan.tensors if recipe.rules else ():
+        names = (t.name, *(s.name for s in t.source.sources))
+        first = next((i for i, rule in enumerate(recipe.rules) if rule.matches(*names)), None)
+        if first is not None:
+            counts[first] += 1
+    return tuple(
+        RuleMatch(r.pattern, r.format, n, "" if n else "earlier rules take them all")
+        for r, n in zip(recipe.rules, counts, strict=True)
+    )

@@ -1,0 +1,13 @@
+"""Show a file in the system's file manager."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QUrl
+from PySide6.QtGui import QDesktopServices
+
+
+def reveal(path: Path) -> bool:
+    """Open the folder that holds `path`. False when the system has no program for folders."""
+    return QDesktopServices.openUrl(QUrl.fromLocalFile(str(path.parent)))

@@ -1,0 +1,202 @@
+"""A table with a filter box above and a totals row below, for any RowsModel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QSize, Qt, QTimer, Signal
+from PySide6.QtGui import QAction, QGuiApplication, QKeySequence, QPainter, QPaintEvent, QPen
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QLineEdit, QTableView, QVBoxLayout, QWidget
+
+from app.models.table import RowsModel
+from app.theme import ROW_HEIGHT, SPACE_2, current, ui_font
+
+MINIMUM_ROWS = 3
+CELL_PADDING = 26  # left and right of a cell's text, with room for the sort arrow in the header
+ICON_ROOM = 20
+NAME_WIDTH = 190  # the first column is never narrower; the rest can be scrolled to
+
+
+class TablePanel(QWidget):
+    """`row_chosen(row)` follows the current row; `row_activated(row)` follows Enter or a double click.
+
+    widths: sample text for each column, from which its width follows; the first column takes what is left.
+    """
+
+    row_chosen = Signal(object)
+    row_activated = Signal(object)
+
+    def __init__(
+        self,
+        model: RowsModel,
+        name: str,
+        widths: tuple[str, ...],
+        *,
+        filter_hint: str = "Filter by any word",
+        totals: bool = True,
+        parent: QWidget | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.model = model
+        self.filter = QLineEdit()
+        self.filter.setPlaceholderText(filter_hint)
+        self.filter.setClearButtonEnabled(True)
+        self.filter.setAccessibleName(f"Filter {name}")
+        self.filter.setToolTip("Rows in which every word occurs are shown; Esc shows all again")
+        self.filter.textChanged.connect(self._on_filter)
+        self.view = QTableView()
+        self.view.setAccessibleName(name)
+        self._prepare_view(widths)
+        self.totals = TotalsRow(self.view, model)
+        self.totals.setVisible(totals)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(0)
+        layout.addWidget(self.filter)
+        layout.addSpacing(SPACE_2)
+        layout.addWidget(self.view, 1)
+        layout.addWidget(self.totals)
+        self.filter.installEventFilter(self)
+
+    def current_row(self) -> Any:
+        """The value of the current row, or None."""
+        index = self.view.currentIndex()
+        return self.model.row_at(index) if index.isValid() else None
+
+    def copy_selection(self) -> None:
+        """Selected rows to the clipboard, tab between cells, newline between rows."""
+        rows = sorted(i.row() for i in self.view.selectionModel().selectedRows())
+        columns = self.model.columns
+        lines = ("\t".join(c.text(self.model.row_at(r)) for c in columns) for r in rows)
+        QGuiApplication.clipboard().setText("\n".join(lines))
+
+    def _prepare_view(self, widths: tuple[str, ...]) -> None:
+        view = self.view
+        view.setModel(self.model)
+        view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
+        view.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
+        view.setTextElideMode(Qt.TextElideMode.ElideMiddle)
+        view.setWordWrap(False)
+        view.setShowGrid(False)
+        view.setTabKeyNavigation(False)  # Tab leaves the table
+        view.setIconSize(QSize(14, 14))
+        view.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        view.verticalHeader().hide()
+        view.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
+        view.verticalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
+        view.setMinimumHeight(ROW_HEIGHT * (MINIMUM_ROWS + 1))
+        header = view.horizontalHeader()
+        header.setHighlightSections(False)
+        header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
+        header.setSortIndicatorClearable(True)
+        view.setSortingEnabled(True)
+        metrics = self.fontMetrics()
+        for column, sample in enumerate(widths):
+            spec = self.model.columns[column]
+            width = max(metrics.horizontalAdvance(sample), metrics.horizontalAdvance(spec.title)) + CELL_PADDING
+            header.resizeSection(column, width + (ICON_ROOM if spec.icon else 0))
+        view.viewport().installEventFilter(self)
+        header.setMinimumSectionSize(48)
+        view.selectionModel().currentRowChanged.connect(self._on_current)
+        view.activated.connect(lambda index: self.row_activated.emit(self.model.row_at(index)))
+        copy = QAction("Copy rows", view)
+        copy.setShortcut(QKeySequence.StandardKey.Copy)
+        copy.setShortcutContext(Qt.ShortcutContext.WidgetShortcut)
+        copy.triggered.connect(self.copy_selection)
+        view.addAction(copy)
+        view.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+
+    def _on_filter(self, text: str) -> None:
+        self.model.set_filter(text)
+
+    def _on_current(self, index: Any, _previous: Any) -> None:
+        if index.isValid():
+            self.row_chosen.emit(self.model.row_at(index))
+
+    def _fit_first_column(self) -> None:
+        header = self.view.horizontalHeader()
+        others = header.length() - header.sectionSize(0)
+        header.resizeSection(0, max(self.view.viewport().width() - others, NAME_WIDTH))
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self.view.viewport():
+            if event.type() == QEvent.Type.Resize:
+                self._fit_first_column()
+            return False
+        is_key = watched is self.filter and event.type() == QEvent.Type.KeyPress
+        if is_key and event.key() == Qt.Key.Key_Escape and self.filter.text():
+            self.filter.clear()
+            return True
+        if is_key and event.key() == Qt.Key.Key_Down:
+            self.view.setFocus()
+            return True
+        return super().eventFilter(watched, event)
+
+
+class TotalsRow(QWidget):
+    """The sums of the rows shown, each under its column."""
+
+    def __init__(self, view: QTableView, model: RowsModel) -> None:
+        super().__init__()
+        self._view, self._model = view, model
+        self.setFixedHeight(ROW_HEIGHT)
+        self.setAccessibleName("Totals")
+        header = view.horizontalHeader()
+        header.sectionResized.connect(lambda *_: self.update())
+        view.horizontalScrollBar().valueChanged.connect(lambda _value: self.update())
+        for signal in (model.modelReset, model.dataChanged, model.layoutChanged):
+            signal.connect(self._ask)
+        self._texts = model.totals()
+        # Many rows may change in one go; the sums are made once, when the event loop gets to it.
+        self._later = QTimer(self, singleShot=True, interval=0)
+        self._later.timeout.connect(self.refresh)
+
+    def texts(self) -> list[str]:
+        """What stands in the totals row, one text a column."""
+        return list(self._texts)
+
+    def _ask(self, *_: object) -> None:
+        if not self.isHidden() and not self._later.isActive():
+            self._later.start()
+
+    def refresh(self) -> None:
+        """Make the sums of the rows shown now."""
+        self._texts = self._model.totals()
+        self.setAccessibleDescription(", ".join(t for t in self._texts if t))
+        self.update()
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        theme = current()
+        painter.setFont(ui_font(bold=True))
+        painter.setPen(QPen(theme.color("text")))
+        header = self._view.horizontalHeader()
+        left = self._view.viewport().mapTo(self._view, QPoint(0, 0)).x()
+        for column, text in enumerate(self._texts):
+            if not text:
+                continue
+            spec = self._model.columns[column]
+            x = left + header.sectionViewportPosition(column)
+            room = QRect(x + 8, 0, header.sectionSize(column) - 16, self.height())
+            if spec.number:  # a text may run over the empty cells beside it
+                room.setLeft(left + self._free_from(column) + 8)
+            else:
+                room.setRight(left + self._free_until(column) - 8)
+            side = Qt.AlignmentFlag.AlignRight if spec.number else Qt.AlignmentFlag.AlignLeft
+            shown = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room.width())
+            painter.drawText(room, side | Qt.AlignmentFlag.AlignVCenter, shown)
+
+    def _free_from(self, column: int) -> int:
+        header = self._view.horizontalHeader()
+        before = next((c for c in range(column - 1, -1, -1) if self._texts[c]), None)
+        if before is None:
+            return -header.offset()
+        start = header.sectionViewportPosition(before)
+        # Half of the empty cells between belongs to the text before.
+        return (start + header.sectionSize(before) + header.sectionViewportPosition(column)) // 2
+
+    def _free_until(self, column: int) -> int:
+        header = self._view.horizontalHeader()
+        following = next((c for c in range(column + 1, len(self._texts)) if self._texts[c]), None)
+        end = header.length() if following is None else header.sectionPosition(following)
+        return end - header.offset()

@@ -1,0 +1,178 @@
+"""One conversion of the queue: its state, how far it is, and what can be done about it."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QKeyEvent, QMouseEvent
+from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+
+from app.jobs.convert_queue import Entry
+from app.jobs.runner import JobState
+from app.theme import SPACE_1, SPACE_2, SPACE_3
+from app.widgets.basics import button, label, set_role
+from app.widgets.inline_error import InlineError
+from app.widgets.text import ElidedLabel
+from app.widgets.verdict import Verdict
+from core import units
+from core.metrics.combine import combined_snr
+
+PROGRESS_STEPS = 1000
+SEPARATOR = " · "
+
+
+class EntryCard(QFrame):
+    """`chosen(entry)` on a click, Enter or Space; `asked(word, entry)` follows the buttons.
+
+    Words: pause, resume, cancel, folder, open, command, remove.
+    """
+
+    chosen = Signal(object)
+    asked = Signal(str, object)
+
+    def __init__(self, entry: Entry, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.entry = entry
+        self.setProperty("frameRole", "card")
+        self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+        self.verdict = Verdict("queued")
+        self.verdict.setMinimumWidth(88)
+        self.name = ElidedLabel(str(entry.order.output), mono=True)
+        self.bar = QProgressBar()
+        self.bar.setRange(0, PROGRESS_STEPS)
+        self.bar.setTextVisible(False)
+        self.text = label("", "muted", selectable=True)
+        self.text.setAccessibleName("Progress")
+        self.error = InlineError()
+        self.error.set_dismissable(False)
+        self.buttons: dict[str, QAbstractButton] = {}
+        first = QHBoxLayout()
+        first.setSpacing(SPACE_2)
+        first.addWidget(self.verdict)
+        first.addWidget(self.name, 1)
+        for word, title, icon, hint in (
+            ("pause", "Pause", "pause", "Hold the conversion; it goes on with Resume"),
+            ("resume", "Resume", "play", "Go on from where it stopped"),
+            ("cancel", "Cancel", "x", "Stop; what is written so far stays, and can be resumed"),
+            ("folder", "Open folder", "folder-open", "Show the result in the file manager"),
+            ("open", "Open result", "box", "Open the result as a model"),
+            ("command", "Copy command", "terminal", "Copy the command that does the same without a window"),
+            ("remove", "Remove", "trash-2", "Take it off this list; files stay as they are"),
+        ):
+            made = button(title, lambda word=word: self.asked.emit(word, self.entry), icon=icon, hint=hint)
+            self.buttons[word] = made
+            first.addWidget(made)
+        second = QHBoxLayout()
+        second.setSpacing(SPACE_3)
+        second.addWidget(self.bar, 1)
+        second.addWidget(self.text)
+        second.addStretch(0)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        layout.setSpacing(SPACE_1 + 2)
+        layout.addLayout(first)
+        layout.addLayout(second)
+        layout.addWidget(self.error)
+        self.refresh()
+
+    def set_selected(self, on: bool) -> None:
+        set_role(self, selected=on)
+
+    def refresh(self) -> None:
+        """Show the entry as it is now."""
+        entry, state = self.entry, self.entry.state
+        self.verdict.set(state.value)
+        self.name.setText(str(entry.order.output))
+        self.bar.setVisible(state in (JobState.RUNNING, JobState.PAUSED))
+        self.bar.setValue(round(PROGRESS_STEPS * entry.share))
+        self.bar.setAccessibleName(f"Progress of {entry.title}")
+        self.text.setText(status_text(entry))
+        if state is JobState.FAILED and entry.error is not None:
+            if self.error.isHidden():
+                self.error.show_error(entry.error)
+        else:
+            self.error.hide()
+        shown = {
+            JobState.QUEUED: ("cancel",),
+            JobState.RUNNING: ("pause", "cancel"),
+            JobState.PAUSED: ("resume", "cancel"),
+            JobState.CANCELLED: ("resume", "command", "remove"),
+            JobState.FAILED: ("resume", "command", "remove"),
+            JobState.DONE: ("folder", "open", "command", "remove"),
+        }[state]
+        for word, made in self.buttons.items():
+            made.setVisible(word in shown)
+        self.buttons["resume"].setText("Try again" if state is JobState.FAILED else "Resume")
+        self.setAccessibleName(f"{entry.title}, {state.value}")
+        self.setAccessibleDescription(self.text.text())
+
+    def main_button(self) -> QAbstractButton | None:
+        """What Ctrl+Enter presses: the one step that is most likely wanted."""
+        word = {
+            JobState.PAUSED: "resume",
+            JobState.CANCELLED: "resume",
+            JobState.FAILED: "resume",
+            JobState.DONE: "folder",
+        }.get(self.entry.state)
+        return self.buttons[word] if word else None
+
+    def mousePressEvent(self, event: QMouseEvent) -> None:
+        super().mousePressEvent(event)
+        self.chosen.emit(self.entry)
+
+    def keyPressEvent(self, event: QKeyEvent) -> None:
+        if event.key() in (Qt.Key.Key_Return, Qt.Key.Key_Enter, Qt.Key.Key_Space) and not event.modifiers():
+            self.chosen.emit(self.entry)
+        else:
+            super().keyPressEvent(event)
+
+
+def status_text(entry: Entry) -> str:
+    """One line that says how far it is or what came of it."""
+    match entry.state:
+        case JobState.QUEUED:
+            return "starts when the conversions before it have ended"
+        case JobState.RUNNING | JobState.PAUSED:
+            return SEPARATOR.join(_running(entry))
+        case JobState.CANCELLED:
+            where = f" at {units.format_percent(entry.share, 0)}" if entry.progress is not None else ""
+            return f"stopped{where}; Resume goes on from there, and no file of this name exists yet"
+        case JobState.FAILED:
+            where = f"stopped at {units.format_percent(entry.share, 0)}; " if entry.progress is not None else ""
+            return f"{where}no file of this name was made"
+        case JobState.DONE:
+            return SEPARATOR.join(_done(entry))
+
+
+def _running(entry: Entry) -> list[str]:
+    p = entry.progress
+    if p is None:
+        return ["starting"]
+    parts = [
+        units.format_percent(entry.share, 0),
+        f"{p.phase} tensor {p.tensor_index + 1} of {p.tensor_count}",
+    ]
+    if entry.state is JobState.RUNNING and entry.meter.rate:
+        parts.append(f"{entry.meter.rate / 1e6:.1f} MB/s")
+    parts.append(f"{units.format_duration(entry.meter.elapsed())} elapsed")
+    left = entry.meter.time_left()
+    if entry.state is JobState.RUNNING and left is not None:
+        parts.append(f"{units.format_duration(left)} left")
+    if entry.memory:
+        parts.append(f"memory {units.format_decimal(entry.memory)}")
+    if entry.stopping:
+        parts = ["stopping after the present block"]
+    return parts
+
+
+def _done(entry: Entry) -> list[str]:
+    r = entry.result
+    snr = combined_snr(t.error for t in r.tensors if t.error is not None)
+    same = "exactly as predicted" if r.actual_bytes == r.predicted_bytes else (
+        f"predicted {units.format_bytes(r.predicted_bytes)}"
+    )  # fmt: skip
+    return [
+        f"{units.format_bytes(r.actual_bytes)}, {same} ({units.format_count(r.actual_bytes)} bytes)",
+        f"SNR {units.format_decibels(snr)}",
+        f"{units.format_duration(r.seconds)}",
+        f"peak memory {units.format_decimal(r.peak_rss_bytes)}",
+    ]

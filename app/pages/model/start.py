@@ -1,0 +1,170 @@
+"""What the Model page shows while no model is open: ways to open one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QListWidget, QListWidgetItem, QProgressBar, QVBoxLayout, QWidget
+
+from app.theme import DISPLAY, PAGE_MARGIN, ROW_HEIGHT, SPACE_1, SPACE_2, SPACE_3, SPACE_4
+from app.widgets.basics import Card, IconLabel, PrimaryButton, button, label, quiet_button, set_available
+from app.widgets.inline_error import InlineError
+from core import units
+
+PATH_ROLE = Qt.ItemDataRole.UserRole
+
+
+class PathList(QListWidget):
+    """Models by name; the path is the tooltip. `chosen(path)` on a click or Enter."""
+
+    chosen = Signal(object)
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.setAccessibleName(name)
+        self.setTextElideMode(Qt.TextElideMode.ElideMiddle)
+        self.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.setUniformItemSizes(True)
+        self.itemClicked.connect(self._choose)
+        self.itemActivated.connect(self._choose)
+
+    def fill(self, entries: Sequence[tuple[str, Path]]) -> None:
+        """Show (text, path) pairs."""
+        self.clear()
+        for text, path in entries:
+            item = QListWidgetItem(text)
+            item.setToolTip(f"{path}\nOpen this model")
+            item.setData(PATH_ROLE, str(path))
+            item.setData(Qt.ItemDataRole.AccessibleTextRole, f"Open {text}")
+            item.setSizeHint(QSize(0, ROW_HEIGHT))
+            self.addItem(item)
+
+    def _choose(self, item: QListWidgetItem) -> None:
+        self.chosen.emit(Path(item.data(PATH_ROLE)))
+
+
+class StartView(QWidget):
+    """Drop area, buttons, recent models, models on this computer, the sample."""
+
+    open_file = Signal()
+    open_folder = Signal()
+    open_path = Signal(object)
+    get_sample = Signal()
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.error = InlineError()
+        self.primary = PrimaryButton(
+            "Open a model…", self.open_file.emit, icon="folder-open", hint="Choose a model file or folder (Ctrl+O)"
+        )
+        self.sample = quiet_button(
+            "Try the sample model",
+            self.get_sample.emit,
+            icon="download",
+            hint="Downloads SmolLM2 135M once (93 MB), a small model to try everything with",
+        )
+        self.sample_state = label("", "muted")
+        self.recent = PathList("Recent models")
+        self.local = PathList("Models on this computer")
+        self.no_recent = label("Models that you open are listed here.", "muted", wrap=True)
+        self.no_local = label("Looking in the folders of Hugging Face, LM Studio and Ollama…", "muted", wrap=True)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(PAGE_MARGIN, PAGE_MARGIN, PAGE_MARGIN, PAGE_MARGIN)
+        layout.setSpacing(SPACE_4)
+        layout.addWidget(self.error)
+        layout.addWidget(self._drop_area(), 3)
+        lists = QHBoxLayout()
+        lists.setSpacing(SPACE_4)
+        lists.addWidget(_list_card("Recent", self.recent, self.no_recent), 1)
+        lists.addWidget(_list_card("On this computer", self.local, self.no_local), 1)
+        layout.addLayout(lists, 2)
+        self.recent.chosen.connect(self.open_path)
+        self.local.chosen.connect(self.open_path)
+
+    def show_recent(self, paths: Sequence[Path]) -> None:
+        self.recent.fill([(p.name, p) for p in paths])
+        self.recent.setVisible(bool(paths))
+        self.no_recent.setVisible(not paths)
+
+    def show_local(self, models: Sequence[Any]) -> None:
+        """Entries of `core.checkpoint.library`: name, path, source, bytes."""
+        self.local.fill([(f"{m.name} · {units.format_decimal(m.nbytes)} · {m.source}", m.path) for m in models])
+        self.local.setVisible(bool(models))
+        self.no_local.setVisible(not models)
+        self.no_local.setText("None found in the folders of Hugging Face, LM Studio and Ollama.")
+
+    def show_sample_state(self, text: str) -> None:
+        """'' when no download runs."""
+        self.sample_state.setText(text)
+        set_available(self.sample, "The sample is being downloaded; it opens by itself." if text else "")
+
+    def _drop_area(self) -> QFrame:
+        area = QFrame()
+        area.setProperty("frameRole", "drop")
+        area.setAccessibleName("Drop a model here")
+        column = QVBoxLayout(area)
+        column.setSpacing(SPACE_3)
+        column.addStretch(1)
+        centre = Qt.AlignmentFlag.AlignHCenter
+        column.addWidget(IconLabel("box", "muted", DISPLAY + SPACE_3), 0, centre)
+        column.addWidget(label("Drop a model here", "title"), 0, centre)
+        text = label(
+            "Bitsmith makes language models smaller so that they fit your computer, and shows what each choice costs. "
+            "Drop a model folder, one of its files, or a GGUF file anywhere on this window.",
+            "muted",
+            wrap=True,
+        )
+        text.setAlignment(centre)
+        text.setFixedWidth(560)
+        text.ensurePolished()
+        text.setMinimumHeight(text.heightForWidth(560))
+        column.addWidget(text, 0, centre)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addStretch(1)
+        row.addWidget(self.primary)
+        row.addWidget(button("Open a folder…", self.open_folder.emit, hint="Choose a model's folder (Ctrl+Shift+O)"))
+        row.addWidget(self.sample)
+        row.addStretch(1)
+        column.addLayout(row)
+        column.addWidget(self.sample_state, 0, centre)
+        column.addStretch(1)
+        return area
+
+
+class OpeningView(QWidget):
+    """While a model's headers are read."""
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.title = label("", "title")
+        bar = QProgressBar()
+        bar.setRange(0, 0)
+        bar.setTextVisible(False)
+        bar.setFixedWidth(260)
+        bar.setAccessibleName("Reading the model")
+        layout = QVBoxLayout(self)
+        layout.setSpacing(SPACE_3)
+        centre = Qt.AlignmentFlag.AlignHCenter
+        layout.addStretch(2)
+        layout.addWidget(self.title, 0, centre)
+        layout.addWidget(label("Reading names and sizes; the weights themselves stay on disk.", "muted"), 0, centre)
+        layout.addWidget(bar, 0, centre)
+        layout.addStretch(3)
+
+
+def _list_card(title: str, entries: QListWidget, empty: QWidget) -> Card:
+    card = Card(title)
+    card.body.setSpacing(SPACE_1)
+    card.add(entries, 1)
+    card.add(empty)
+    card.body.addStretch(0)
+    entries.setFrameShape(QFrame.Shape.NoFrame)
+    entries.hide()
+    return card
+
+
+__all__ = ["OpeningView", "PathList", "StartView"]

@@ -1,0 +1,5 @@
+"""The Recipe page."""
+
+from app.pages.recipe.page import RecipePage
+
+__all__ = ["RecipePage"]

@@ -1,0 +1,144 @@
+"""Everything beyond the presets, in tabs: formats, numbers, what is kept, rules, and each tensor's fate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFileDialog, QFrame, QHBoxLayout, QScrollArea, QTabWidget, QVBoxLayout, QWidget
+
+from app.jobs.plan import RuleMatch
+from app.models.table import RowsModel
+from app.models.table_view import TablePanel
+from app.models.tensors import plan_columns
+from app.pages.recipe.formats import FormatsPanel
+from app.pages.recipe.keep import KeepPanel
+from app.pages.recipe.numbers import NumbersPanel
+from app.pages.recipe.rules import RulesPanel
+from app.session import Session
+from app.theme import SPACE_2, SPACE_3
+from app.widgets.basics import button
+from app.widgets.inline_error import InlineError
+from app.widgets.text import explain
+from core.errors import UserError
+from core.plan import Plan
+from core.recipe import Recipe
+
+FILTER = "Recipes (*.json);;All files (*)"
+
+
+class AdvancedPanel(QWidget):
+    """`edited(recipe)` when anything is changed; `tensor_chosen(name)` when a tensor of the plan is selected."""
+
+    edited = Signal(object)
+    tensor_chosen = Signal(str)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._recipe = Recipe()
+        self.formats = FormatsPanel()
+        self.numbers = NumbersPanel()
+        self.keep = KeepPanel()
+        self.rules = RulesPanel()
+        self.tensors = TablePanel(
+            RowsModel(plan_columns(), explain),
+            "Tensors of the plan",
+            ("", "BF16", "Q4_K", "a sentence of some", "9 999.999"),
+            filter_hint="Filter by name, format or reason",
+        )
+        self.error = InlineError()
+        self.tabs = QTabWidget()
+        self.tabs.setAccessibleName("Parts of the recipe")
+        for title, panel in (
+            ("Formats", self.formats),
+            ("Numbers", scrolled(self.numbers)),
+            ("Keep", scrolled(self.keep)),
+            ("Rules", self.rules),
+            ("Tensors", _padded(self.tensors)),
+        ):
+            self.tabs.addTab(panel, title)
+        self.open_button = button("Open recipe…", self._open, icon="folder-open", hint="Read a recipe from a JSON file")
+        self.save_button = button("Save recipe…", self._save, icon="save", hint="Write this recipe to a JSON file")
+        files = QHBoxLayout()
+        files.setSpacing(SPACE_2)
+        files.addWidget(self.open_button)
+        files.addWidget(self.save_button)
+        files.addStretch(1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_2)
+        layout.addWidget(self.tabs, 1)
+        layout.addWidget(self.error)
+        layout.addLayout(files)
+        for panel in (self.formats, self.numbers, self.keep, self.rules):
+            panel.edited.connect(self.edited)
+        self.tensors.row_chosen.connect(lambda row: self.tensor_chosen.emit(row.name))
+
+    def show_model(self, session: Session) -> None:
+        """Another model, device or context: what the matrix judges."""
+        self.formats.show_session(session)
+
+    def show_recipe(self, recipe: Recipe) -> None:
+        """Set every control; nothing is emitted."""
+        self._recipe = recipe
+        self.formats.show_recipe(recipe)
+        self.numbers.show_recipe(recipe)
+        self.keep.show_recipe(recipe)
+        self.rules.show_recipe(recipe, [])
+
+    def show_plan(self, plan: Plan, rules: tuple[RuleMatch, ...]) -> None:
+        """Each tensor's fate and each rule's share."""
+        self.tensors.model.set_rows(plan.tensors)
+        self.rules.show_recipe(plan.recipe, list(rules))
+
+    def read_recipe(self, path: Path) -> None:
+        """Take a recipe from a file. What is wrong with it is said in place."""
+        try:
+            recipe = Recipe.from_json(path.read_text(encoding="utf-8"))
+        except UserError as error:
+            self.error.show_error(error)
+        except (OSError, UnicodeDecodeError) as error:
+            self.error.show_error(UserError(f"{path.name} could not be read: {error}.", "Choose another file."))
+        else:
+            self.error.hide()
+            self.edited.emit(recipe)
+
+    def write_recipe(self, path: Path) -> None:
+        """Write the recipe in force."""
+        try:
+            path.write_text(self._recipe.to_json() + "\n", encoding="utf-8")
+        except OSError as error:
+            self.error.show_error(
+                UserError(f"{path.name} could not be written: {error.strerror or error}.", "Choose another folder.")
+            )
+        else:
+            self.error.hide()
+
+    def _open(self) -> None:
+        name, _ = QFileDialog.getOpenFileName(self, "Open a recipe", "", FILTER)
+        if name:
+            self.read_recipe(Path(name))
+
+    def _save(self) -> None:
+        name, _ = QFileDialog.getSaveFileName(self, "Save the recipe", f"{self._recipe.target}.json", FILTER)
+        if name:
+            self.write_recipe(Path(name))
+
+
+def scrolled(panel: QWidget) -> QScrollArea:
+    """The panel in an area that scrolls down when there is too little room."""
+    area = QScrollArea()
+    area.setWidgetResizable(True)
+    area.setFrameShape(QFrame.Shape.NoFrame)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
+    area.setWidget(panel)
+    return area
+
+
+def _padded(panel: QWidget) -> QWidget:
+    outer = QWidget()
+    layout = QVBoxLayout(outer)
+    layout.setContentsMargins(0, SPACE_3, 0, 0)
+    layout.addWidget(panel)
+    return outer

@@ -1,0 +1,104 @@
+"""The support matrix: which runtime runs which format on the chosen device, and why. A click chooses."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import QModelIndex, QSize, Qt, Signal
+from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QVBoxLayout, QWidget
+
+from app.jobs.plan import with_target
+from app.models.matrix import MatrixModel
+from app.session import Session
+from app.theme import ROW_HEIGHT, SPACE_2, SPACE_3
+from app.widgets.basics import label
+from core.assign import LINEAR_ROLES
+from core.hardware.matrix import hardware_classes
+from core.recipe import Recipe
+from core.tensor_info import Role
+
+
+class FormatsPanel(QWidget):
+    """`edited(recipe)` when a cell is clicked, or Enter is pressed on it."""
+
+    edited = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._recipe = Recipe()
+        self._judged: tuple[str, tuple[int, ...]] | None = None
+        self.model = MatrixModel(self)
+        self.view = QTableView()
+        self.view.setModel(self.model)
+        self.view.setAccessibleName("Support matrix: targets by runtimes")
+        self.view.setSelectionMode(QAbstractItemView.SelectionMode.SingleSelection)
+        self.view.setShowGrid(False)
+        self.view.setWordWrap(False)
+        self.view.setTabKeyNavigation(False)
+        self.view.setIconSize(QSize(14, 14))
+        self.view.setHorizontalScrollMode(QAbstractItemView.ScrollMode.ScrollPerPixel)
+        self.view.verticalHeader().hide()
+        self.view.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
+        self.view.horizontalHeader().setHighlightSections(False)
+        self.view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        self.device = label("", "muted", wrap=True)
+        self.reason = label("", wrap=True, selectable=True)
+        self.reason.setAccessibleName("What the selected cell means")
+        self.reason.setMinimumHeight(3 * 18)
+        self.reason.setAlignment(Qt.AlignmentFlag.AlignTop)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, SPACE_3, 0, 0)
+        layout.setSpacing(SPACE_2)
+        layout.addWidget(self.device)
+        layout.addWidget(self.view, 1)
+        layout.addWidget(self.reason)
+        self.view.clicked.connect(self._choose)
+        self.view.activated.connect(self._choose)
+        self.view.selectionModel().currentChanged.connect(lambda index, _old: self._explain(index))
+        self.model.modelReset.connect(self._select)
+
+    def show_session(self, session: Session) -> None:
+        """Judge every cell for the session's device and model."""
+        if session.checkpoint is None:
+            return
+        device = session.device.device if session.device is not None else None
+        hardware = device.hardware_class if device is not None else ""
+        roles = LINEAR_ROLES | {Role.EMBED, Role.HEAD}
+        columns = {t.columns for t in session.checkpoint.tensors if len(t.shape) > 1 and t.role in roles}
+        asked = (hardware, tuple(sorted(columns)))
+        if asked == self._judged:
+            return
+        self._judged = asked
+        name = hardware_classes().get(hardware, "")
+        self.device.setText(
+            f"On {session.device.label}{f' ({name})' if name else ''}. Choose a target by clicking its row."
+            if session.device is not None
+            else "No device is chosen yet."
+        )
+        self.model.judge(hardware, columns)
+
+    def show_recipe(self, recipe: Recipe) -> None:
+        """Select the recipe's target; nothing is emitted."""
+        self._recipe = recipe
+        self._select()
+
+    def _select(self) -> None:
+        row = self.model.row_of(self._recipe.target)
+        column = max(self.view.currentIndex().column(), 2)
+        if row >= 0 and row != self.view.currentIndex().row():
+            self.view.setCurrentIndex(self.model.index(row, min(column, self.model.columnCount() - 1)))
+
+    def _explain(self, index: QModelIndex) -> None:
+        if not index.isValid():
+            self.reason.setText("")
+            return
+        row, cell = self.model.rows[index.row()], self.model.cell(index)
+        if cell is None:
+            tip = self.model.data(self.model.index(index.row(), 1), Qt.ItemDataRole.ToolTipRole)
+            self.reason.setText(f"{row.target.name}: {row.target.summary}. {tip}")
+        else:
+            runtime = self.model.runtimes[index.column() - 2]
+            self.reason.setText(f"{row.target.name} in {runtime}: {cell.state.value}. {cell.reason}")
+
+    def _choose(self, index: QModelIndex) -> None:
+        target = self.model.rows[index.row()].target.name
+        if target != self._recipe.target:
+            self.edited.emit(with_target(self._recipe, target))

@@ -1,0 +1,386 @@
+"""The Recipe page: presets or advanced controls at the left, the live result at the right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtWidgets import (
+    QAbstractButton,
+    QFileDialog,
+    QHBoxLayout,
+    QSplitter,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.jobs.convert import Order, free_output
+from app.jobs.convert_queue import ConversionQueue
+from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work
+from app.jobs.plan_presets import PRESETS_KEY, Offer, presets_work, rejudged
+from app.pages.base import Page
+from app.pages.recipe.advanced import AdvancedPanel, scrolled
+from app.pages.recipe.outcome import OutcomeCard
+from app.pages.recipe.presets import PresetCards
+from app.pages.recipe.preview import PreviewCard
+from app.services import Services
+from app.session import Session
+from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
+from app.widgets.basics import EmptyState, PrimaryButton, button, label, quiet_button, set_available
+from app.widgets.text import ElidedLabel
+from core.errors import UserError
+from core.recipe import Misfit, Recipe
+from core.targets import find_target
+
+EVEN, WIDE = [430, 470], [540, 360]  # widths of controls and result without and with Advanced
+PLAN_DELAY = 30  # ms of rest before a plan is made
+
+
+class RecipePage(Page):
+    """Chooses a recipe for the session's model, shows what it gives, and hands it to the queue."""
+
+    key = "recipe"
+    title = "Recipe"
+    icon = "sliders-horizontal"
+
+    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
+        super().__init__(services, parent)
+        self._queue = ConversionQueue.of(services.jobs, services.settings)
+        self._offers: tuple[Offer, ...] = ()
+        self._good: Recipe | None = None  # the last recipe that had a plan
+        self._folder: Path | None = None  # where the user wants results, if they said so
+        self._output: Path | None = None
+        self._overwrite = False
+        self._last_target = services.session.current.target
+        self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_DELAY)
+        self._plan_timer.timeout.connect(self._make_plan)
+        self._make_parts()
+        self._lay_out()
+        services.session.changed.connect(self._on_session)
+        self._start(services.session.current)
+
+    # ---- what the window asks --------------------------------------------------------------------------------------
+
+    def primary(self) -> QAbstractButton | None:
+        return self.convert if self._stack.currentWidget() is self._loaded else self.empty_button
+
+    def shown(self) -> None:
+        self._refresh_output()
+
+    # ---- parts -----------------------------------------------------------------------------------------------------
+
+    def _make_parts(self) -> None:
+        shell = self.services.shell
+        self.empty_button = PrimaryButton("Open a model…", shell.choose_file.emit, icon="folder-open")
+        self.convert = PrimaryButton(
+            "Convert", self._convert, icon="play", hint="Start the conversion in the background (Ctrl+Enter)"
+        )
+        self.reason = label("", "muted")  # why the primary button is off, readable without a pointer
+        self.model_name = ElidedLabel(role="muted")
+        self.presets = PresetCards()
+        self.advanced = AdvancedPanel()
+        self.outcome = OutcomeCard()
+        self.preview = PreviewCard(self.services)
+        self.output = ElidedLabel(mono=True)
+        self.change_output = button("Change…", self._choose_output, hint="Choose where the result is written")
+        self.more = button("Advanced", self._toggle_advanced, icon="sliders-horizontal")
+        self.more.setCheckable(True)
+        self.more.setToolTip("Every format, number, exception and rule")
+        self.again = quiet_button("", self._use_last)
+        self.presets.chosen.connect(self._use_offer)
+        self.advanced.edited.connect(self.set_recipe)
+        self.advanced.tensor_chosen.connect(self.preview.choose)
+
+    def _lay_out(self) -> None:
+        self._empty = EmptyState(
+            "No model is open yet",
+            "Here you choose how small the model shall become, and see at once what that costs in quality.",
+            self.empty_button,
+            icon=self.icon,
+        )
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        words = QVBoxLayout()
+        words.setSpacing(2)
+        words.addWidget(label("Choose a format", "title"))
+        words.addWidget(self.model_name)
+        head.addLayout(words, 1)
+        head.addWidget(self.reason)
+        head.addWidget(self.more)
+        head.addWidget(self.convert)
+        where = QHBoxLayout()
+        where.setSpacing(SPACE_2)
+        where.addWidget(label("Result goes to", "muted"))
+        where.addWidget(self.output, 1)
+        where.addWidget(self.change_output)
+        simple = QWidget()
+        column = QVBoxLayout(simple)
+        column.setContentsMargins(0, 0, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addWidget(self.presets)
+        column.addWidget(self.again, 0, Qt.AlignmentFlag.AlignLeft)
+        column.addStretch(1)
+        self._left = QStackedWidget()
+        self._left.addWidget(simple)
+        self._left.addWidget(self.advanced)
+        right = QWidget()
+        results = QVBoxLayout(right)
+        results.setContentsMargins(0, 0, 0, 0)
+        results.setSpacing(SPACE_3)
+        results.addWidget(self.outcome)
+        results.addWidget(self.preview, 1)
+        self._split = QSplitter(Qt.Orientation.Horizontal)
+        self._split.setChildrenCollapsible(False)
+        self._split.setHandleWidth(SPACE_4)
+        self._split.addWidget(self._left)
+        self._split.addWidget(scrolled(right))
+        self._split.setSizes(EVEN)
+        self._split.setStyleSheet("QSplitter::handle { background: transparent; }")
+        self._loaded = QWidget()
+        layout = QVBoxLayout(self._loaded)
+        layout.setContentsMargins(PAGE_MARGIN, SPACE_4, PAGE_MARGIN, SPACE_3)
+        layout.setSpacing(SPACE_3)
+        layout.addLayout(head)
+        layout.addWidget(self._split, 1)
+        layout.addLayout(where)
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(self._loaded)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(self._stack)
+
+    # ---- the model changes -----------------------------------------------------------------------------------------
+
+    def _on_session(self, old: Session, new: Session) -> None:
+        if new.checkpoint is not old.checkpoint:
+            self._start(new)
+        elif new.device is not old.device or (new.context, new.batch) != (old.context, old.batch):
+            self._rejudge(new)
+
+    def _start(self, session: Session) -> None:
+        """Another model, or none: everything of the one before goes."""
+        for key in (PLAN_KEY, COSTS_KEY, PRESETS_KEY):
+            self.services.jobs.discard(key)
+        self._plan_timer.stop()
+        self._offers, self._good, self._output, self._overwrite = (), None, None, False
+        self.presets.show_offers(())
+        self.presets.show_recipe(None)
+        self.preview.set_plan(None, None)
+        self.outcome.show_working()
+        self._stack.setCurrentWidget(self._loaded if session.checkpoint is not None else self._empty)
+        if session.checkpoint is None:
+            return
+        self.model_name.setText(str(session.checkpoint.path))
+        self.advanced.show_model(session)
+        self._set_ready("The sizes are still being worked out.")
+        self.services.jobs.run(
+            "Size the presets", presets_work(session), self._on_offers, self._on_offers_failed,
+            latest_key=PRESETS_KEY, owner=self,
+        )  # fmt: skip
+
+    def _rejudge(self, session: Session) -> None:
+        self.advanced.show_model(session)
+        if not self._offers or session.checkpoint is None:
+            return
+        automatic = session.recipe is not None and any(
+            o.recommended and o.recipe == session.recipe for o in self._offers
+        )
+        self._offers = rejudged(self._offers, session)
+        self.presets.show_offers(self._offers)
+        recommended = next((o for o in self._offers if o.recommended), None)
+        if automatic and recommended is not None and recommended.recipe != session.recipe:
+            self._use_offer(recommended)  # nobody has chosen yet: keep proposing what suits the device
+        else:
+            self.presets.show_recipe(session.recipe)
+
+    def _on_offers(self, offers: tuple[Offer, ...]) -> None:
+        self._offers = rejudged(offers, self.services.session.current)
+        self.presets.show_offers(self._offers)
+        recommended = next((o for o in self._offers if o.recommended), None)
+        if recommended is not None:
+            self._use_offer(recommended)
+        else:
+            self._fail(next(o.problem for o in self._offers if o.problem is not None))
+        last = self._last_target
+        different = recommended is not None and last and last != recommended.recipe.target
+        self.again.setText(f"Use {last} as last time" if different else "")
+        self.again.setToolTip("The target that was in force when the program was closed")
+        self.again.setVisible(bool(different))
+
+    def _on_offers_failed(self, error: BaseException) -> None:
+        self._fail(error)
+
+    # ---- the recipe changes ----------------------------------------------------------------------------------------
+
+    def _use_offer(self, offer: Offer | None) -> None:
+        if offer is None or offer.plan is None:
+            return
+        self._plan_timer.stop()
+        self.services.jobs.discard(PLAN_KEY)
+        self.services.session.update(recipe=offer.recipe, target=offer.recipe.target, plan=None)
+        self._show_recipe(offer.recipe)
+        self._on_plan(PlanReply(offer.plan, ()))
+
+    def _use_last(self) -> None:
+        self.again.hide()
+        self.set_recipe(replace(Recipe(), target=self._last_target))
+
+    def set_recipe(self, recipe: Recipe) -> None:
+        """Put a recipe in force; its plan follows in the background, the newest wins."""
+        try:
+            find_target(recipe.target)
+        except UserError as error:
+            self.advanced.error.show_error(error)
+            return
+        self.services.session.update(recipe=recipe, target=recipe.target, plan=None)
+        self._show_recipe(recipe)
+        self.outcome.show_working()
+        self.preview.set_plan(self.services.session.current.checkpoint, None)
+        self._set_ready("The plan is still being worked out.")
+        self._plan_timer.start()
+
+    def _show_recipe(self, recipe: Recipe) -> None:
+        self.presets.show_recipe(recipe)
+        self.advanced.show_recipe(recipe)
+        self.convert.setText(f"Convert to {recipe.target}")
+        self.convert.setAccessibleName(self.convert.text())
+
+    def _make_plan(self) -> None:
+        session = self.services.session.current
+        if session.checkpoint is None or session.recipe is None:
+            return
+        self.services.jobs.run(
+            "Plan", plan_work(session.checkpoint, session.recipe), self._on_plan, self._on_plan_failed,
+            latest_key=PLAN_KEY, owner=self,
+        )  # fmt: skip
+
+    def _on_plan(self, reply: PlanReply) -> None:
+        session = self.services.session.current
+        plan = reply.plan
+        if plan.recipe != session.recipe:
+            return
+        if self._good is not None and len(plan.recipe.rules) > len(self._good.rules):
+            self.advanced.rules.accepted()
+        self._good = plan.recipe
+        self.services.session.update(plan=plan)
+        self.outcome.show_plan(plan)
+        self.advanced.show_plan(plan, reply.rules)
+        self.preview.set_plan(session.checkpoint, plan)
+        self._refresh_output()
+        self._set_ready("")
+        if self.more.isChecked():
+            self._ask_costs()
+
+    def _on_plan_failed(self, error: BaseException) -> None:
+        recipe, good = self.services.session.current.recipe, self._good
+        new_rule = good is not None and recipe is not None and len(recipe.rules) > len(good.rules)
+        if new_rule and good is not None and isinstance(error, UserError):
+            self.set_recipe(good)  # the rule is not taken; its text stays in the box beside the error
+            self.advanced.rules.show_error(error)
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self.outcome.show_problem(error)
+        self.preview.set_plan(None, None)
+        message = error.message if isinstance(error, UserError) else "The plan could not be made."
+        self._set_ready(f"{message} See the result for what to do.")
+
+    def _ask_costs(self) -> None:
+        session = self.services.session.current
+        if session.checkpoint is None or session.recipe is None:
+            return
+        self.advanced.keep.show_costs(None)
+        self.services.jobs.run(
+            "Cost of each policy", costs_work(session.checkpoint, session.recipe), self._on_costs, lambda _e: None,
+            latest_key=COSTS_KEY, owner=self,
+        )  # fmt: skip
+
+    def _on_costs(self, costs: dict[Misfit, int | None]) -> None:
+        self.advanced.keep.show_costs(costs)
+
+    def _toggle_advanced(self) -> None:
+        on = self.more.isChecked()
+        self._left.setCurrentWidget(self.advanced if on else self._left.widget(0))
+        self._split.setSizes(WIDE if on else EVEN)
+        self.more.setToolTip("Back to the presets" if on else "Every format, number, exception and rule")
+        if on and self.services.session.current.plan is not None:
+            self._ask_costs()
+
+    # ---- the output ------------------------------------------------------------------------------------------------
+
+    def _refresh_output(self) -> None:
+        session = self.services.session.current
+        if session.checkpoint is None or session.recipe is None:
+            return
+        target = find_target(session.recipe.target)
+        if self._output is None or self._output.name != self._chosen_name or self._chosen_target != target.name:
+            self._output = free_output(session.checkpoint.path, target, self._folder)
+            self._overwrite = False
+        elif self._output.exists() and not self._overwrite:
+            self._output = free_output(session.checkpoint.path, target, self._output.parent)
+        self._remember_output(target.name)
+        self.output.setText(str(self._output))
+
+    _chosen_name = ""
+    _chosen_target = ""
+
+    def _remember_output(self, target: str) -> None:
+        self._chosen_name = self._output.name if self._output else ""
+        self._chosen_target = target
+
+    def _choose_output(self) -> None:
+        session = self.services.session.current
+        if session.recipe is None or self._output is None:
+            return
+        if find_target(session.recipe.target).is_folder:
+            folder = QFileDialog.getExistingDirectory(
+                self, "Folder in which the result is made", str(self._output.parent)
+            )
+            if folder:
+                self._folder = Path(folder)
+                self._output = None
+        else:
+            name, _ = QFileDialog.getSaveFileName(
+                self, "Where the result is written", str(self._output), "GGUF (*.gguf)"
+            )
+            if name:
+                path = Path(name)
+                self.set_output(path if path.suffix == ".gguf" else path.with_name(path.name + ".gguf"))
+        self._refresh_output()
+
+    def set_output(self, path: Path) -> None:
+        """Write to this file or folder; one that exists is replaced once the new one is whole."""
+        target = self.services.session.current.target
+        self._folder, self._output, self._overwrite = path.parent, path, path.exists()
+        self._remember_output(target)
+        self.output.setText(str(path))
+
+    # ---- start -----------------------------------------------------------------------------------------------------
+
+    def _set_ready(self, reason: str) -> None:
+        set_available(self.convert, reason)
+        self.reason.setText(reason)
+        self.reason.setVisible(bool(reason))
+
+    def _convert(self) -> None:
+        session = self.services.session.current
+        if session.checkpoint is None or session.plan is None or session.recipe is None:
+            return
+        self._refresh_output()
+        if self._output is None:
+            return
+        order = Order(session.checkpoint.path, session.recipe, self._output, session.plan, overwrite=self._overwrite)
+        self._queue.add(order)
+        self.services.shell.show_page.emit("convert")
+
+    def showEvent(self, event: object) -> None:
+        super().showEvent(event)
+        self.preview.set_active(True)
+
+    def hideEvent(self, event: object) -> None:
+        super().hideEvent(event)
+        self.preview.set_active(False)

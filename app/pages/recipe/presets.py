@@ -1,0 +1,122 @@
+"""The three presets as cards, for those who do not want to know formats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+
+from app.jobs.plan_presets import PRESETS, Offer, Preset
+from app.theme import SPACE_1, SPACE_2, SPACE_3
+from app.widgets.basics import label, set_available
+from app.widgets.verdict import Verdict
+from core import units
+from core.recipe import Recipe
+
+FITS = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}
+
+
+class PresetCard(QPushButton):
+    """One preset: title, exact size, whether it fits, one sentence. Checked while its recipe is in force."""
+
+    def __init__(self, preset: Preset, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.preset = preset
+        self.offer: Offer | None = None
+        self.setCheckable(True)
+        self.setProperty("buttonRole", "card")
+        self._title = label(preset.title, "heading")
+        self._size = label("working out the size…", "muted")
+        self._recommended = Verdict("info", "recommended")
+        self._fits = Verdict("unknown", "")
+        self._sentence = label(preset.sentence, "muted", wrap=True)
+        first, second = QHBoxLayout(), QHBoxLayout()
+        first.addWidget(self._title)
+        first.addSpacing(SPACE_2)
+        first.addWidget(self._recommended)
+        first.addStretch(1)
+        first.addWidget(self._fits)
+        second.addWidget(self._size)
+        second.addStretch(1)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_3 + 2, SPACE_2, SPACE_3 + 2, SPACE_2)
+        layout.setSpacing(SPACE_1)
+        layout.addLayout(first)
+        layout.addLayout(second)
+        layout.addWidget(self._sentence)
+        for child in self.findChildren(QWidget):
+            child.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
+        self.show_offer(None)
+
+    def show_offer(self, offer: Offer | None) -> None:
+        """None while sizes are being worked out."""
+        self.offer = offer
+        self._recommended.setVisible(offer is not None and offer.recommended)
+        if offer is None:
+            self._size.setText("working out the size…")
+            self._fits.hide()
+            set_available(self, "The sizes are still being worked out.")
+        elif offer.plan is None:
+            self._size.setText("not possible for this model")
+            self._fits.hide()
+            set_available(self, str(offer.problem))
+        else:
+            change = units.format_percent(offer.plan.change, signed=True)
+            self._size.setText(f"{units.format_bytes(offer.plan.bytes_total)} · {change} · {offer.recipe.target}")
+            self._fits.show()
+            state, word = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}[
+                offer.fits
+            ]
+            self._fits.set(state, word)
+            self.setProperty("ownToolTip", offer.reason)
+            set_available(self)
+        recommended = ", recommended" if offer is not None and offer.recommended else ""
+        self.setAccessibleName(f"{self.preset.title}{recommended}: {self._size.text()}, {self._fits.text}")
+        self.setAccessibleDescription(f"{self.preset.sentence} {offer.reason if offer else ''}".strip())
+
+    def sizeHint(self) -> QSize:
+        return self.layout().sizeHint()
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(200, self.layout().minimumSize().height())
+
+
+class PresetCards(QWidget):
+    """`chosen(offer)` when a card is clicked."""
+
+    chosen = Signal(object)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self.setAccessibleName("Presets")
+        self.cards = [PresetCard(p) for p in PRESETS]
+        self.reason = label("", "", wrap=True)
+        self._group = QButtonGroup(self)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_2)
+        for card in self.cards:
+            self._group.addButton(card)
+            layout.addWidget(card)
+        layout.addWidget(self.reason)
+        self._group.buttonClicked.connect(lambda card: self.chosen.emit(card.offer))
+
+    def show_offers(self, offers: Sequence[Offer]) -> None:
+        """One offer a card, in the order of PRESETS; empty while they are being worked out."""
+        for card, offer in zip(self.cards, offers or [None] * len(self.cards), strict=True):
+            card.show_offer(offer)
+
+    def show_recipe(self, recipe: Recipe | None) -> None:
+        """Check the card whose recipe is in force; none for a recipe of the user's own."""
+        self._group.setExclusive(False)
+        for card in self.cards:
+            card.setChecked(card.offer is not None and recipe is not None and card.offer.recipe == recipe)
+        self._group.setExclusive(True)
+        chosen = next((c for c in self.cards if c.isChecked()), None)
+        if chosen is not None and chosen.offer is not None:
+            self.reason.setText(chosen.offer.reason)
+        elif recipe is not None:
+            self.reason.setText(f"Your own recipe is in force: {recipe.target}. A click on a preset replaces it.")
+        else:
+            self.reason.setText("")
