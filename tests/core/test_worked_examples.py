@@ -171,7 +171,7 @@ def test_one_outlier_takes_the_resolution_of_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize("quantize", [quantize_symmetric, quantize_asymmetric])
-def test_an_all_zero_group_has_scale_one_and_code_zero(quantize) -> None:  # noqa: ANN001
+def test_an_all_zero_group_has_scale_one_and_code_zero(quantize) -> None:
     zero = quantize(np.zeros((2, 8)), 4, 8)
     assert (zero.scales == 1).all()
     assert (zero.codes == 0).all()
@@ -209,7 +209,7 @@ def test_awq_scaling_and_rotation_leave_the_product_alone() -> None:
 
 
 def test_gptq_lowers_the_output_error_and_never_the_weight_error() -> None:
-    """Columns are rounded in turn and each one's error is passed on to those that follow, through the inverse Hessian."""
+    """Columns are rounded in turn; the error of each is passed on to later ones through the inverse Hessian."""
     rng = np.random.default_rng(4)
     x = rng.normal(size=(256, 16)) @ rng.normal(size=(16, 32)) + 0.1 * rng.normal(size=(256, 32))
     w = rng.normal(size=(8, 32))

@@ -1,0 +1,109 @@
+"""Reports for the command line, the bandwidth measurement, and the glossary file."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from core.hardware import bandwidth, report
+from core.hardware.device import Device, Machine
+from core.targets import TARGETS
+from core.tensor_info import Role
+from resources import glossary
+
+CPU = Device(
+    "cpu",
+    "Some CPU",
+    "AMD",
+    "cpu",
+    "x86_avx2",
+    16 * 10**9,
+    9 * 10**9,
+    40e9,
+    "measured",
+    instruction_sets=("avx", "avx2"),
+)
+MACHINE = Machine((CPU,), ("No NVIDIA driver is installed.",))
+
+
+def test_devices_report_is_plain_json() -> None:
+    data = report.devices_report(known=True, machine=MACHINE)
+    assert json.loads(json.dumps(data))["devices"][0]["hardware_class_label"] == "x86 processor with AVX2"
+    assert len(data["known"]) == 80
+    lines = report.device_lines(data)
+    assert "Some CPU, 16.00 GB (14.90 GiB), 40.00 GB/s (measured), avx avx2" in lines[1]
+    assert any("No NVIDIA driver" in line for line in lines)
+    assert "known" not in report.devices_report(machine=MACHINE)
+
+
+def test_check_names_what_is_well_and_what_is_not(tmp_path: Path) -> None:
+    checks = {c.name: c for c in report.check_report(tmp_path / "new" / "deep", MACHINE)}
+    assert {"Python", "numpy", "Compiled kernels", "Memory", "Memory bandwidth", "Output folder", "Display"} <= set(
+        checks
+    )
+    assert checks["Python"].status == checks["Memory"].status == checks["Memory bandwidth"].status == report.OK
+    assert checks["Graphics"].status == report.OK
+    for check in checks.values():
+        assert check.sentence.endswith("."), check
+        assert check.status == report.OK or check.remedy, check
+
+
+def test_check_tells_nobody_whose_computer_it_is(tmp_path: Path) -> None:
+    text = " ".join(f"{c.name} {c.sentence} {c.remedy}" for c in report.check_report(tmp_path, MACHINE))
+    assert str(tmp_path) not in text
+    assert str(Path.home()) not in text
+    assert os.environ.get("USER", "no such user") not in text.split()
+    assert report._without_paths("no module (/home/me/x.so: bad)") == "no module … bad)"
+
+
+def test_check_warns_of_little_memory_and_of_no_display() -> None:
+    poor = Device("cpu", "", "", "cpu", "x86_avx2", 4 * 10**9, 10**9)
+    assert report._memory(poor).status == report.WARNING
+    assert report._bandwidth(poor).status == report.WARNING
+    assert report._display({}, "linux").status == report.WARNING
+    assert report._display({"WAYLAND_DISPLAY": "wayland-0"}, "linux").status == report.OK
+    assert report._display({}, "win32").status == report.OK
+
+
+def test_a_folder_that_can_not_be_written_to_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report.os, "access", lambda *_: False)
+    found = report._disk(tmp_path)
+    assert (found.status, found.remedy) == (report.ERROR, "Choose another folder.")
+
+
+def test_bandwidth_is_plausible_and_soon_there() -> None:
+    rate = bandwidth.read_bandwidth(8 * 2**20, 2, budget=0.01)
+    assert 1e8 < rate < 1e14
+
+
+def test_the_array_is_larger_than_the_cache_and_leaves_memory_alone() -> None:
+    assert bandwidth.array_size(32 * 2**20, 2**34) == 128 * 2**20
+    assert bandwidth.array_size(2**20, 2**34) == bandwidth.SMALLEST
+    assert bandwidth.array_size(2**30, 2**36) == bandwidth.LARGEST
+    assert bandwidth.array_size(2**20, 100 * 2**20) == 0
+
+
+def test_last_level_cache(tmp_path: Path) -> None:
+    for index, size in enumerate(("32K", "1024K", "36M", "nonsense")):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "size").write_text(size)
+    assert bandwidth.last_level_cache(tmp_path) == 36 * 2**20
+    assert bandwidth.last_level_cache(tmp_path / "none") == bandwidth.DEFAULT_CACHE
+
+
+def test_glossary_is_short_and_says_everything_once() -> None:
+    terms = glossary()
+    assert len(terms) >= 90
+    assert len({term.casefold() for term in terms}) == len(terms)
+    for term, text in terms.items():
+        assert 3 <= len(text.split()) <= 25, term
+        assert text.endswith("."), term
+
+
+def test_glossary_knows_every_target_and_role() -> None:
+    known = {term.casefold() for term in glossary()}
+    assert {t.name.casefold() for t in TARGETS} <= known
+    assert {role.value for role in Role} <= known
