@@ -122,7 +122,7 @@ def _memory(cpu: Device) -> Check:
 def _bandwidth(cpu: Device) -> Check:
     if not cpu.bandwidth:
         return Check("Memory bandwidth", WARNING, "Too little memory is free to measure it.", "Close other programs.")
-    return Check("Memory bandwidth", OK, f"{format_rate(cpu.bandwidth)} ({cpu.bandwidth_from}), reading.")
+    return Check("Memory bandwidth", OK, f"Reads {format_rate(cpu.bandwidth)} ({cpu.bandwidth_from}).")
 
 
 def _graphics(machine: Machine) -> list[Check]:
