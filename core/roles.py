@@ -22,24 +22,10 @@ class NameParts:
 
 # Words of everything that belongs to a picture or sound encoder and not to the decoder that is quantized.
 _TOWERS = frozenset(
-    [
-        "vision_tower",
-        "vision_model",
-        "vision_encoder",
-        "vision_embed_tokens",
-        "visual",
-        "vit",
-        "multi_modal_projector",
-        "mm_projector",
-        "audio_tower",
-        "audio_model",
-        "embed_vision",
-        "embed_audio",
-        "speech_encoder",
-        "code2wav",
-        "talker",
-    ]
-)
+    ("vision_tower", "vision_model", "vision_encoder", "vision_embed_tokens", "visual", "vit", "mm_projector",
+     "multi_modal_projector", "audio_tower", "audio_model", "embed_vision", "embed_audio", "speech_encoder", "code2wav",
+     "talker")
+)  # fmt: skip
 _GGUF_TOWERS = frozenset(("v", "a", "mm"))  # the first word of names in an mmproj file
 _LAYER_WORDS = frozenset(["layers", "layer", "h", "blk", "block", "blocks"])
 

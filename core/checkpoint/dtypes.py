@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from core.errors import UserError
+from kernels import ops
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, SOURCE_KINDS
 
 # Bits of one element, by the names of the safetensors format.
@@ -69,22 +70,9 @@ def decode(raw: np.ndarray, dtype: str, columns: int) -> np.ndarray:
         return (raw.reshape(-1).view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(rows, columns)
     if dtype in _FLOAT8:
         return _FLOAT8[dtype][raw].reshape(rows, columns)
-    if dtype in BLOCK_TYPES:
-        return _decode_blocks(raw, dtype, columns)
+    if dtype in BLOCK_KINDS or dtype in SOURCE_KINDS:
+        return ops.decode_blocks(dtype, raw, columns)
     raise UserError(f"Values of type {dtype} can not be decoded.", "Use the checkpoint that it was made from.")
-
-
-def _decode_blocks(raw: np.ndarray, dtype: str, columns: int) -> np.ndarray:
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    try:
-        values = dequantize(raw.reshape(-1), GGMLQuantizationType[dtype])
-    except (KeyError, NotImplementedError) as error:
-        raise UserError(
-            f"Values of type {dtype} can not be decoded.", "Use the model that it was made from."
-        ) from error
-    return np.ascontiguousarray(values, np.float32).reshape(raw.shape[0], columns)
 
 
 def _float8_table(exponent_bits: int, bias: int, infinities: bool) -> np.ndarray:
