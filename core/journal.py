@@ -77,9 +77,18 @@ def _stats(data: dict) -> ErrorStats:
 class Journal:
     """Append-only, locked: a second program that wants the same output is told so."""
 
-    def __init__(self, path: Path, job: str, entries: list[Entry]) -> None:
+    def __init__(self, path: Path) -> None:
+        """Open and lock; what the file holds stays until `begin`."""
+        self._path = path
         self._file = open(path, "a+b")  # noqa: SIM115 - closed by close()
-        _lock(self._file.fileno(), path)
+        try:
+            _lock(self._file.fileno(), path)
+        except UserError:
+            self._file.close()
+            raise
+
+    def begin(self, job: str, entries: list[Entry]) -> None:
+        """Start anew with these entries."""
         self._file.truncate(0)
         self._write({"version": VERSION, "job": job})
         self.append(entries)
@@ -95,7 +104,11 @@ class Journal:
         self._file.write(json.dumps(data).encode() + b"\n")
 
     def close(self) -> None:
+        """Unlock; a journal in which nothing has begun leaves no file behind."""
+        empty = self._file.seek(0, os.SEEK_END) == 0
         self._file.close()
+        if empty:
+            self._path.unlink(missing_ok=True)
 
 
 def _lock(fd: int, path: Path) -> None:

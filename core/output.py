@@ -216,15 +216,13 @@ class OutputFiles:
 
 
 def discard(output: Path) -> None:
-    """Delete an unfinished output and its journal."""
-    from core.journal import journal_path
-
+    """Delete the partial files of an unfinished output."""
     partial = partial_path(output)
-    if partial.is_dir():
-        shutil.rmtree(partial)
-    else:
-        partial.unlink(missing_ok=True)
-    journal_path(output).unlink(missing_ok=True)
+    with disk_errors(output):
+        if partial.is_dir():
+            shutil.rmtree(partial)
+        else:
+            partial.unlink(missing_ok=True)
 
 
 def _sync_folder(path: Path) -> None:

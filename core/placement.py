@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from core.assign import LINEAR_ROLES
 from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
-from core.export.compressed_tensors import compressed_tensors_layout
+from core.export.compressed_tensors import Scheme, compressed_tensors_layout
 from core.export.gguf import gguf_layout, requantized_metadata
 from core.export.gguf_values import QUANTIZATION_VERSION, encode_record, u32
 from core.export.layout import Layout
 from core.formats import Part
+from core.formats.pack_quantized import PackQuantized
 from core.models import model_shape
 from core.models.gguf_metadata import gguf_metadata
 from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
@@ -82,7 +82,13 @@ def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, tensors: S
     flat = [(i, j, p) for i, t in enumerate(tensors) for j, p in enumerate(stored_parts(t))]
     names = [part_name(tensors[i].name, p.suffix) for i, _, p in flat]
     if target.is_folder:
-        layout = _place_folder(checkpoint, tensors, flat, names)
+        schemes = {
+            t.name: Scheme(t.format.bits, t.format.group, t.format.symmetric)
+            for t in tensors
+            if isinstance(t.format, PackQuantized)
+        }
+        arrays = [(n, p.shape, p.dtype, p.nbytes) for n, (_, _, p) in zip(names, flat, strict=True)]
+        layout = compressed_tensors_layout(checkpoint, arrays, schemes)
     else:
         metadata = dict(prepared.metadata)
         metadata["general.file_type"] = encode_record("general.file_type", u32(target.file_type))

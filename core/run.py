@@ -7,6 +7,7 @@ import hashlib
 import shlex
 import sys
 import time
+import zlib
 from collections import deque
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.journal import Entry, Journal, WrittenBlock, journal_path, partial_path, read
 from core.metrics.error import ErrorSum
-from core.output import OutputFiles, check_output, discard
+from core.output import OutputFiles, check_output, discard, disk_errors
 from core.plan import DEFAULT_RATE, RATES, Plan, TensorPlan
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
@@ -79,12 +80,14 @@ def run(
     output = Path(output).absolute()
     check_output(output, checkpoint, plan.layout, overwrite)
     job = job_id(plan)
-    done = _resumable(output, plan, job) if resume else None
-    if done is None:
-        discard(output)
-    journal = Journal(journal_path(output), job, done or [])
+    with disk_errors(output):
+        journal = Journal(journal_path(output))
     try:
+        done = _resumable(output, plan, job) if resume else None
+        if done is None:
+            discard(output)
         files = OutputFiles(output, plan.layout, keep=done is not None)
+        journal.begin(job, done or [])
     except BaseException:
         journal.close()
         raise
@@ -113,7 +116,7 @@ def _resumable(output: Path, plan: Plan, job: str) -> list[Entry] | None:
     entries = read(journal_path(output), job)
     if entries is not None and OutputFiles.present(output, plan.layout):
         return entries
-    if journal_path(output).exists() or partial_path(output).exists():
+    if partial_path(output).exists():
         raise UserError(
             "The unfinished output there belongs to another source, recipe or version.",
             f"Delete {partial_path(output).name}, or run without resuming to start anew.",
@@ -128,7 +131,7 @@ class _Clock:
         self._start = time.monotonic()
         self._cost = [_cost(t) for t in plan.tensors]
         self._rows = [max(1, _rows(t)) for t in plan.tensors]
-        self.check_bytes = sum(f.size for f in plan.layout.files)
+        self.check_bytes = sum(p.nbytes for p in plan.layout.parts)
         self.bytes_total = plan.source_bytes_read + self.check_bytes
         self._total = sum(self._cost) + self.check_bytes / CHECK_BYTES_PER_SECOND
         self._skipped = sum(self._cost[e.tensor] for e in done)
@@ -279,9 +282,10 @@ def _verify(
     plan: Plan, files: OutputFiles, entries: list[Entry], token: CancelToken, clock: _Clock
 ) -> Generator[Progress, None, None]:
     """Read the whole output back from the disk and compare every block's checksum with the one it was written with."""
-    import zlib
-
     files.drop_cache()
+    for i, f in enumerate(plan.layout.files):
+        if files.read(i, 0, len(f.header)).tobytes() != f.header:
+            raise _unreliable("The header")
     for e in entries:
         for b in e.blocks:
             token.check()
@@ -290,11 +294,15 @@ def _verify(
                 crc = zlib.crc32(files.read(b.file, b.offset + start, min(VERIFY_CHUNK, b.nbytes - start)), crc)
             clock.checked(b.nbytes)
             if crc != b.crc:
-                raise UserError(
-                    f"'{plan.tensors[e.tensor].name}' reads back differently from what was written.",
-                    "The disk or the memory of this computer is unreliable; check it, then run again.",
-                )
+                raise _unreliable(f"'{plan.tensors[e.tensor].name}'")
         yield clock.progress("verifying", plan, e.tensor, None)
+
+
+def _unreliable(what: str) -> UserError:
+    return UserError(
+        f"{what} reads back differently from what was written.",
+        "The disk or the memory of this computer is unreliable; check it, then run again.",
+    )
 
 
 def _result(t: TensorPlan, error: ErrorStats | None) -> TensorResult:
