@@ -79,7 +79,7 @@ screens: $(VENV)/.tested
 	@echo "Pictures are in build/screens/"
 
 bench: $(VENV)/.tested
-	$(PY) -m tests.benchmarks
+	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(PY) $$file || exit 1; done
 
 clean:
 	rm -rf $(VENV) build

@@ -1,49 +1,12 @@
-"""Conversions through the command line, each made once a run, and what the source model itself says."""
+"""Conversions, each made once a run, and what the source model itself says."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-from core import cli
-
-ChatML = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
-QUESTION = ChatML.format("What is the capital of France?")
-PROMPTS = (
-    QUESTION,
-    ChatML.format("Name three fruits."),
-    "The capital of Italy is",
-    "Once upon a time, there was a",
-    "In 1969, the first human being walked on the",
-    "Water boils at 100 degrees",
-    "def add(a, b):\n    return a +",
-    "To be, or not to be, that is the",
-)
-
-
-def bitsmith(*words: object) -> dict[str, Any]:
-    """Run one command in this process with --json; it must succeed. Returns what it printed."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        status = cli.main([*map(str, words), "--json"])
-    assert status == 0, out.getvalue()
-    return json.loads(out.getvalue())
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A finished conversion: where it is, and the JSON of its plan and its run."""
-
-    path: Path
-    plan: dict[str, Any]
-    run: dict[str, Any]
+from interop.cases import PROMPTS, QUESTION, Converted, Source, bitsmith
 
 
 @pytest.fixture(scope="session")
@@ -61,14 +24,6 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str],
         return made[key]
 
     return convert
-
-
-@dataclass(frozen=True)
-class Source:
-    """The unconverted model in transformers, in float32: next-token log-probabilities and greedy text by prompt."""
-
-    logprobs: dict[str, list[float]]
-    answer: str
 
 
 @pytest.fixture(scope="session")

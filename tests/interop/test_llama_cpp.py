@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from interop.conftest import PROMPTS, QUESTION, Converted, Source
+from interop.cases import PROMPTS, QUESTION, Converted, Source
 from interop.llama import Llama
 
 pytestmark = pytest.mark.interop

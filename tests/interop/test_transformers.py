@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from interop.conftest import QUESTION, Converted
+from interop.cases import QUESTION, Converted
 
 from core.formats import FORMATS
 
