@@ -19,14 +19,16 @@ ROW = Qt.ItemDataRole.UserRole  # the row's own value
 _RIGHT = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
 _LEFT = Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter
 _DIGITS = re.compile(r"(\d+)")
+_WIDEST = 20  # digits of the largest number in a name that sorts rightly
 
 Index = QModelIndex | QPersistentModelIndex
 
 
-def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(text: str) -> str:
     """A key that puts 'layers.2' before 'layers.10', in any case of letters."""
     parts = _DIGITS.split(text.casefold())
-    return tuple((0, int(p), "") if i % 2 else (1, 0, p) for i, p in enumerate(parts) if p)
+    parts[1::2] = [digits.zfill(_WIDEST) for digits in parts[1::2]]
+    return "".join(parts)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,8 @@ class RowsModel(QAbstractTableModel):
         self._order: list[int] = []
         self._needle = ""
         self._sorted_by: tuple[int, bool] | None = None
+        self._keys: dict[int, list[Any]] = {}  # column → key of each row
+        self._words: list[str] | None = None  # what the filter looks through, for each row
 
     # ---- content ---------------------------------------------------------------------------------------------------
 
@@ -73,6 +77,7 @@ class RowsModel(QAbstractTableModel):
         """Replace all rows; filter and sorting stay as they are."""
         self.beginResetModel()
         self._rows = list(rows)
+        self._forget()
         self._order = self._arranged()
         self.endResetModel()
 
@@ -80,6 +85,7 @@ class RowsModel(QAbstractTableModel):
         """Replace rows by their number in the order of set_rows, where they stand; they are not arranged anew."""
         for number, row in rows.items():
             self._rows[number] = row
+        self._forget()
         if not rows or not self._order:
             return
         if self._needle or self._sorted_by is not None:
@@ -108,7 +114,7 @@ class RowsModel(QAbstractTableModel):
             return None
 
     def set_filter(self, text: str) -> None:
-        """Show only rows in which every word of `text` occurs, in any column and any case."""
+        """Show only rows in which every word of `text` occurs, in any column of texts and any case."""
         if text.casefold().strip() == self._needle:
             return
         self.beginResetModel()
@@ -182,14 +188,25 @@ class RowsModel(QAbstractTableModel):
     def _arranged(self) -> list[int]:
         order = list(range(len(self._rows)))
         if self._needle:
-            words = self._needle.split()
-            order = [i for i in order if self._passes(self._rows[i], words)]
+            wanted, texts = self._needle.split(), self._filter_texts()
+            order = [i for i in order if all(word in texts[i] for word in wanted)]
         if self._sorted_by is not None:
             number, descending = self._sorted_by
-            key = self.columns[number].sort_key
-            order.sort(key=lambda i: key(self._rows[i]), reverse=descending)
+            order.sort(key=self._sort_keys(number).__getitem__, reverse=descending)
         return order
 
-    def _passes(self, row: Any, words: list[str]) -> bool:
-        text = "\n".join(c.text(row) for c in self.columns).casefold()
-        return all(w in text for w in words)
+    def _sort_keys(self, column: int) -> list[Any]:
+        if column not in self._keys:
+            key = self.columns[column].sort_key
+            self._keys[column] = [key(row) for row in self._rows]
+        return self._keys[column]
+
+    def _filter_texts(self) -> list[str]:
+        if self._words is None:
+            columns = [c.text for c in self.columns if not c.number]
+            self._words = ["\n".join([text(row) for text in columns]).casefold() for row in self._rows]
+        return self._words
+
+    def _forget(self) -> None:
+        self._keys.clear()
+        self._words = None
