@@ -246,7 +246,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             latent_rank=int(get("kv_lora_rank") or 0),
             latent_rope=int(get("qk_rope_head_dim") or 0) if get("kv_lora_rank") else 0,
         )
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
         raise UserError(
             f"config.json has a value that can not be read: {error}.", "Compare the file with the model's original."
         ) from error
@@ -293,6 +293,8 @@ def _window_layers(
 
 def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeConfig:
     given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    if not isinstance(given, Mapping):
+        raise ValueError("rope settings are no object")
     local = given.get("sliding_attention") or {}
     settings = given.get("full_attention") or given
     context = int(fields.get("max_position_embeddings") or defaults["max_position_embeddings"])

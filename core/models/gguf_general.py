@@ -80,7 +80,7 @@ _FINETUNE = re.compile(r"chat|instruct|vision", re.IGNORECASE)
 
 
 def name_parts(name: str, values: int) -> dict[str, str]:
-    """basename, version and finetune of a name such as 'Llama-3.1-8B-Instruct'.
+    """basename, version, size_label and finetune of a name such as 'Llama-3.1-8B-Instruct'.
 
     values: of the model; a size far from it is no size but, say, a context length ('8k'). A name of one word, or one
     without version, size or finetune, says nothing for certain and gives {}.
@@ -106,11 +106,19 @@ def name_parts(name: str, values: int) -> dict[str, str]:
         return {}
     parts = {"basename": "-".join(words[:base])}
     parts |= {kind: "-".join(w for w, k in rest if k == kind) for kind in ("version", "finetune")}
+    sizes = list(dict.fromkeys(_size(w) for w, k in rest if k == "size"))
+    if any(any(c.isdigit() for c in size) for size in sizes):
+        sizes = [size for size in sizes if not size.isalpha()]  # of 'mini' and '4B' the number says more
+    parts["size_label"] = "-".join(sizes)
     return {kind: text for kind, text in parts.items() if text}
 
 
+def _size(word: str) -> str:
+    return word[:-1] + word[-1].upper() if re.search(r"\d[kmbt]$", word) else word
+
+
 def _near(word: str, values: int) -> bool:
-    match = re.fullmatch(r"\D?(\d+(?:\.\d+)?)([kmbt])", word.replace("_", "."), re.IGNORECASE)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmbt])", word.replace("_", "."), re.IGNORECASE)
     if match is None:
         return True
     size = float(match[1]) * 1000.0 ** (" kmbt".find(match[2].lower()))
