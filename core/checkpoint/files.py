@@ -51,7 +51,9 @@ def read_start(path: Path, count: int) -> bytes:
     """The first `count` bytes, or all when there are fewer. Raises UserError when the file can not be read."""
     try:
         with path.open("rb", buffering=0) as file:
-            return file.read(count) or b""
+            return (
+                file.read(min(count, os.fstat(file.fileno()).st_size)) or b""
+            )  # read() allocates what it is asked for
     except OSError as error:
         raise cannot_read(path, error) from error
 
