@@ -26,7 +26,7 @@ def general_metadata(checkpoint: Checkpoint, folder: Path, tensors: Sequence[Map
     card = read_card(folder / "README.md")
     keys = {"general.type": string("model"), **_sampling(folder)}
     keys |= _identity(checkpoint, folder, sum(math.prod(t.shape) for t in tensors))
-    keys["general.size_label"] = string(size_label(tensors))
+    keys.setdefault("general.size_label", string(size_label(tensors)))
     for field in ("license", "license_name", "license_link"):
         value = card.get(field)
         if value:

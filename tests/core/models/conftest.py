@@ -82,8 +82,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         },
         "qwen2",
     ),
-    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", GEMMA, "sentencepiece"),
-    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**GEMMA, "num_hidden_layers": 7}, "sentencepiece"),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", GEMMA, "sentencepiece-gemma"),
+    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**GEMMA, "num_hidden_layers": 7}, "sentencepiece-gemma"),
     "gemma3-images": (
         "Gemma3ForConditionalGeneration",
         "Gemma3Config",
@@ -105,7 +105,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], str]] = {
             "mm_tokens_per_image": 4,
             "image_token_index": 5,
         },
-        "sentencepiece",
+        "sentencepiece-gemma",
     ),
     "phi3": (
         "Phi3ForCausalLM",
@@ -159,7 +159,7 @@ def _save(folder: Path, model_class: str, config_class: str, fields: dict[str, A
     import torch
     import transformers
 
-    torch.manual_seed(7)
+    torch.manual_seed(11)
     sizes = {} if "text_config" in fields else SIZES
     config = getattr(transformers, config_class)(**{**sizes, **fields})
     model = getattr(transformers, model_class)(config)
@@ -173,25 +173,27 @@ class _Tokenizers:
     def __init__(self, root: Path) -> None:
         self._text = root / "text.txt"
         self._text.write_text(TEXT, encoding="utf-8")
-        self._pieces = root / "pieces"
+        self._root = root
 
     def write(self, folder: Path, kind: str) -> None:
-        if kind == "sentencepiece":
-            self._sentencepiece(folder)
+        if kind.startswith("sentencepiece"):
+            self._sentencepiece(folder, space_in_front=kind == "sentencepiece")
         else:
             self._byte_level(folder, kind)
 
-    def _sentencepiece(self, folder: Path) -> None:
+    def _sentencepiece(self, folder: Path, space_in_front: bool) -> None:
         import sentencepiece
 
-        model = self._pieces.with_suffix(".model")
+        prefix = self._root / f"pieces-{space_in_front}"
+        model = prefix.with_suffix(".model")
         if not model.exists():
             sentencepiece.SentencePieceTrainer.Train(
                 input=str(self._text),
-                model_prefix=str(self._pieces),
+                model_prefix=str(prefix),
                 vocab_size=360,
                 model_type="bpe",
                 byte_fallback=True,
+                add_dummy_prefix=space_in_front,
                 character_coverage=1.0,
                 minloglevel=2,
             )
