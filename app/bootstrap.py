@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +79,19 @@ def build_window(settings: Settings | None = None) -> MainWindow:
 
 
 def start_background(window: MainWindow) -> None:
-    """What is not needed for the first picture, in the background: the devices, and libraries that load slowly."""
+    """What the first picture does not need: the devices, and the other pages once their libraries are loaded."""
     from app.devices import load_devices
 
-    load_devices(window.services, window.memory_bar.set_devices)
+    services = window.services
+    load_devices(services, window.memory_bar.set_devices)
+    services.jobs.run("Load libraries", lambda _token: load_libraries(), lambda _none: window.build_pages())
+
+
+def load_libraries() -> None:
+    """Import what pages need, on a worker, so that the window answers meanwhile."""
+    import pyqtgraph  # noqa: F401
+
+    from app.main_window import PAGES
+
+    for place in PAGES.values():
+        import_module(place.split(":")[0])

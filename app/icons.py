@@ -17,7 +17,7 @@ from PySide6.QtSvg import QSvgRenderer
 from app.assets import ICONS
 from app.theme import Theme, current
 
-_SIZES = (16, 20, 32, 48, 64)  # 16 and 20 px as shown, the rest for screens of 2 and 3 dots a pixel
+_SIZES = (16, 32, 48)  # 16 px as shown, the others for screens with 2 and 3 dots a pixel
 
 
 class HasIcon(Protocol):

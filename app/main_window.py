@@ -12,7 +12,6 @@ from PySide6.QtGui import (
     QCloseEvent,
     QDragEnterEvent,
     QDropEvent,
-    QShowEvent,
 )
 from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QMenu, QStackedWidget, QVBoxLayout, QWidget
 
@@ -39,7 +38,7 @@ SMALLEST = QSize(900, 600)
 
 
 class MainWindow(QMainWindow):
-    """Pages are built when first shown, the rest one by one once the window is on the screen."""
+    """Pages are built when first shown, or by `build_pages` once the window is on the screen."""
 
     def __init__(self, services: Services) -> None:
         super().__init__()
@@ -216,15 +215,12 @@ class MainWindow(QMainWindow):
             top = max(available.top(), min(frame.top(), available.bottom() - frame.height() + 1))
             self.move(left, top)
 
-    def showEvent(self, event: QShowEvent) -> None:
-        super().showEvent(event)
-        QTimer.singleShot(0, self._build_next_page)
-
-    def _build_next_page(self) -> None:
+    def build_pages(self) -> None:
+        """Build the pages that have not been shown yet, one each time the event loop comes around."""
         missing = next((key for key in PAGES if key not in self._pages), None)
         if missing is not None:
             self.page(missing)
-            QTimer.singleShot(0, self._build_next_page)
+            QTimer.singleShot(0, self.build_pages)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if _dropped_path(event) is not None:

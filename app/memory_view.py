@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from core.contract import ByteCount
-from core.memory import MemoryEstimate, estimate
 from core.tensor_info import Role
 
 if TYPE_CHECKING:
     from app.devices import DeviceChoice
     from app.session import Session
     from core.checkpoint.base import Checkpoint
+    from core.memory import MemoryEstimate
     from core.plan import Plan
 
 
@@ -19,6 +19,8 @@ def estimate_for(session: Session) -> MemoryEstimate | None:
     """Memory of the planned result, or of the opened model as it is while there is no plan. None without a model."""
     if session.checkpoint is None:
         return None
+    from core.memory import estimate  # loads numpy, which the first picture does not wait for
+
     if session.plan is not None:
         parts = _planned(session.plan)
     else:

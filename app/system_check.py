@@ -9,28 +9,41 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-# Library that Qt loads → (Debian and Ubuntu package, Fedora package).
-CORE_LIBRARIES = {
+# What Qt 6's libraries and plugins link to (readelf -d): library → (Debian and Ubuntu package, Fedora package).
+Libraries = Mapping[str, tuple[str, str]]
+CORE: Libraries = {
     "libEGL.so.1": ("libegl1", "libglvnd-egl"),
     "libGL.so.1": ("libgl1", "libglvnd-glx"),
+    "libX11.so.6": ("libx11-6", "libX11"),
     "libxkbcommon.so.0": ("libxkbcommon0", "libxkbcommon"),
     "libdbus-1.so.3": ("libdbus-1-3", "dbus-libs"),
     "libfontconfig.so.1": ("libfontconfig1", "fontconfig"),
+    "libfreetype.so.6": ("libfreetype6", "freetype"),
     "libglib-2.0.so.0": ("libglib2.0-0", "glib2"),
+    "libzstd.so.1": ("libzstd1", "libzstd"),
 }
-X11_LIBRARIES = {
+X11: Libraries = {
     "libX11-xcb.so.1": ("libx11-xcb1", "libX11-xcb"),
     "libxcb-cursor.so.0": ("libxcb-cursor0", "xcb-util-cursor"),
     "libxcb-icccm.so.4": ("libxcb-icccm4", "xcb-util-wm"),
     "libxcb-image.so.0": ("libxcb-image0", "xcb-util-image"),
     "libxcb-keysyms.so.1": ("libxcb-keysyms1", "xcb-util-keysyms"),
     "libxcb-randr.so.0": ("libxcb-randr0", "libxcb"),
+    "libxcb-render.so.0": ("libxcb-render0", "libxcb"),
     "libxcb-render-util.so.0": ("libxcb-render-util0", "xcb-util-renderutil"),
     "libxcb-shape.so.0": ("libxcb-shape0", "libxcb"),
+    "libxcb-shm.so.0": ("libxcb-shm0", "libxcb"),
+    "libxcb-sync.so.1": ("libxcb-sync1", "libxcb"),
+    "libxcb-util.so.1": ("libxcb-util1", "xcb-util"),
+    "libxcb-xfixes.so.0": ("libxcb-xfixes0", "libxcb"),
     "libxcb-xkb.so.1": ("libxcb-xkb1", "libxcb"),
     "libxkbcommon-x11.so.0": ("libxkbcommon-x11-0", "libxkbcommon-x11"),
 }
-HEADLESS = ("offscreen", "minimal", "vnc", "linuxfb", "eglfs")
+WAYLAND: Libraries = {
+    "libwayland-client.so.0": ("libwayland-client0", "libwayland-client"),
+    "libwayland-cursor.so.0": ("libwayland-cursor0", "libwayland-cursor"),
+}
+SCREENLESS = ("offscreen", "minimal", "vnc", "linuxfb", "eglfs")
 
 
 def why_not(environment: Mapping[str, str] | None = None) -> str:
@@ -40,26 +53,29 @@ def why_not(environment: Mapping[str, str] | None = None) -> str:
         return "The window needs PySide6, which is not installed; install it with 'pip install PySide6-Essentials'."
     if not sys.platform.startswith("linux"):
         return ""
-    missing = missing_libraries(CORE_LIBRARIES)
+    missing = missing_libraries(CORE)
     if missing:
-        return _sentence(missing, CORE_LIBRARIES)
-    platform = environment.get("QT_QPA_PLATFORM", "").split(":")[0].split(";")[0]
-    if platform in HEADLESS:
+        return _sentence(missing, CORE)
+    wanted = environment.get("QT_QPA_PLATFORM", "").split(";")[0].split(":")[0]
+    if wanted in SCREENLESS:
         return ""
-    display, wayland = environment.get("DISPLAY"), environment.get("WAYLAND_DISPLAY")
-    if not display and not wayland:
-        return "There is no display here (DISPLAY and WAYLAND_DISPLAY are empty), so no window can be opened."
-    if platform == "wayland" or (not platform and wayland and not display):
-        return ""
-    missing = missing_libraries(X11_LIBRARIES)
-    if missing and not wayland:
-        return _sentence(missing, X11_LIBRARIES)
-    if not wayland and display and not display_answers(display):
+    reasons = []
+    if environment.get("WAYLAND_DISPLAY") and wanted in ("", "wayland"):
+        reasons.append(_sentence(missing_libraries(WAYLAND), WAYLAND))
+    if environment.get("DISPLAY") and wanted in ("", "xcb"):
+        reasons.append(_why_no_x11(environment["DISPLAY"]))
+    if not reasons:
+        return "There is no display here (DISPLAY and WAYLAND_DISPLAY are not set), so no window can be opened."
+    return "" if "" in reasons else reasons[0]
+
+
+def _why_no_x11(display: str) -> str:
+    if not display_answers(display):
         return f"The display {display} does not answer, so no window can be opened."
-    return ""
+    return _sentence(missing_libraries(X11), X11)
 
 
-def missing_libraries(names: Mapping[str, tuple[str, str]]) -> list[str]:
+def missing_libraries(names: Libraries) -> list[str]:
     """Those of `names` that the dynamic loader does not find."""
     missing = []
     for name in names:
@@ -86,8 +102,10 @@ def display_answers(display: str) -> bool:
     return not broken
 
 
-def _sentence(missing: list[str], names: Mapping[str, tuple[str, str]]) -> str:
-    """One sentence with the command of this distribution, or with both package lists when it is not known."""
+def _sentence(missing: list[str], names: Libraries) -> str:
+    """'' or one sentence with the command of this distribution, or both package lists when it is not known."""
+    if not missing:
+        return ""
     debian = " ".join(dict.fromkeys(names[name][0] for name in missing))
     fedora = " ".join(dict.fromkeys(names[name][1] for name in missing))
     libraries = ", ".join(missing)

@@ -30,11 +30,12 @@ class Opened:
 def open_model(path: Path, token: CancelToken) -> Opened:
     """Headers, sizes and the input doctor's findings. Raises UserError when it can not be opened."""
     from core.checkpoint import open_checkpoint
+    from core.checkpoint.doctor import examine
     from core.models.read_shape import model_shape
 
     checkpoint = open_checkpoint(path)
     token.check()
-    return Opened(checkpoint, model_shape(checkpoint), ())
+    return Opened(checkpoint, model_shape(checkpoint), examine(checkpoint))
 
 
 def open_in_background(services: Services, path: Path) -> None:

@@ -70,7 +70,8 @@ def quiet_button(
 
 
 def _prepare(target: QPushButton, on_click: Callable[[], object] | None, icon: str, hint: str, role: str) -> None:
-    target.setAccessibleName(target.text() or hint)
+    if not target.text():  # a name would outlive a text that changes, and the text is read where there is no name
+        target.setAccessibleName(hint)
     target.setToolTip(hint)
     target.setAutoDefault(False)
     if icon:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QStandardItem, QStandardItemModel
@@ -17,8 +18,10 @@ from app.widgets.basics import label, number_box
 from app.widgets.memory_strip import MemoryStrip, segment_brush
 from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
-from core.memory import MemoryEstimate
 from core.units import format_binary, format_bytes, format_count, format_decimal, format_tokens_per_second
+
+if TYPE_CHECKING:
+    from core.memory import MemoryEstimate
 
 CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576)
 _NAMES = {  # shorter than core's labels, which stand in the tooltip
@@ -102,9 +105,10 @@ class MemoryBar(QFrame):
             entry.show_bytes(estimate)
         empty = estimate is None
         self._hint.setVisible(empty)
-        for widget in (self.total, self.verdict, self.bound):
-            widget.setVisible(not empty)
+        self.verdict.setVisible(not empty)
+        self.bound.setVisible(not empty)
         if estimate is None:
+            self.total.setText("")
             self._hint.setText(
                 "Reading the model…" if session.opening else "The memory a model needs is shown here once one is open."
             )

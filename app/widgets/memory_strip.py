@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt
 from PySide6.QtGui import QBrush, QColor, QHelpEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QToolTip, QWidget
 
 from app.theme import SPACE_4, Theme, current
-from core.memory import MemoryEstimate, Segment
 from core.units import format_bytes
+
+if TYPE_CHECKING:
+    from core.memory import MemoryEstimate, Segment
 
 _SERIES = {"payload": 0, "scales": 1, "kept": 2, "kv": 3, "workspace": 4}
 GAP = 2  # px between segments

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from PySide6.QtWidgets import QApplication
+from tiny_models import write_llama
 
 from app.bootstrap import build_services
 from app.services import Services
@@ -31,8 +32,20 @@ def window(services: Services, qtbot):  # type: ignore[no-untyped-def]
     made = MainWindow(services)
     qtbot.addWidget(made)
     made.resize(1100, 700)
-    made.show()
-    qtbot.waitExposed(made)
+    with qtbot.waitExposed(made):
+        made.show()
     for key in PAGES:
         made.page(key)
     return made
+
+
+@pytest.fixture
+def loaded(window, tmp_path: Path, qtbot):  # type: ignore[no-untyped-def]
+    """The whole window with a tiny model open and planned, and no job left."""
+    folder = tmp_path / "tiny"
+    write_llama(folder)
+    window.open_path(folder)
+    session = window.services.session
+    qtbot.waitUntil(lambda: session.current.plan is not None, timeout=20_000)
+    qtbot.waitUntil(lambda: not window.services.jobs.jobs(), timeout=20_000)
+    return window
