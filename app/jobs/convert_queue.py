@@ -181,6 +181,7 @@ class ConversionQueue(QObject):
         for value in values:
             if isinstance(value, Planned):
                 entry.resumed = value.resumed
+                entry.meter.begin(time.monotonic(), value.resumed)
                 if value.plan is not entry.plan:
                     self._set_plan(entry, value.plan)
                 for finished in value.finished:

@@ -10,22 +10,29 @@ SETTLED = 3.0  # seconds before a time left is worth showing
 
 
 class RateMeter:
-    """Feed it bytes done, share of the work done and the clock as progress comes in. Pauses do not count as time."""
+    """`begin` starts the clock; feed it bytes done and the share of the work done. Pauses do not count as time."""
 
     def __init__(self) -> None:
         self._started: float | None = None
-        self._first = 0.0
+        self._base: tuple[float, float] | None = None  # (seconds, share) from which the mean rate is measured
         self._paused_at: float | None = None
         self._paused = 0.0
         self._recent: deque[tuple[float, int]] = deque()
         self._share = 0.0
 
+    def begin(self, now: float, resumed: bool = False) -> None:
+        """Work starts. resumed: a part is done already; how much, the first `take` tells."""
+        self._started = now
+        self._base = None if resumed else (0.0, 0.0)
+
     def take(self, bytes_done: int, share: float, now: float) -> None:
         """Note at monotonic time `now` how many bytes and which share (0…1) of all work are done."""
         if self._started is None:
-            self._started, self._first = now, share
-        self._share = share
+            self.begin(now)
         active = self.elapsed(now)
+        if self._base is None:
+            self._base = (active, share)
+        self._share = share
         self._recent.append((active, bytes_done))
         while len(self._recent) > 2 and active - self._recent[0][0] > WINDOW:
             self._recent.popleft()
@@ -57,7 +64,7 @@ class RateMeter:
     def time_left(self, now: float | None = None) -> float | None:
         """Seconds at the mean rate so far; None in the first three seconds."""
         seconds = self.elapsed(now)
-        made = self._share - self._first
-        if seconds < SETTLED or made <= 0:
+        if self._base is None or seconds < SETTLED:
             return None
-        return (1.0 - self._share) * seconds / made
+        worked, made = seconds - self._base[0], self._share - self._base[1]
+        return (1.0 - self._share) * worked / made if made > 0 else None

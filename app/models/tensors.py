@@ -98,7 +98,6 @@ def plan_columns() -> tuple[Column, ...]:
                 else f"{t.format_name}: {t.reason}"
             ),
         ),
-        Column("Why", lambda t: t.reason),
         Column(
             "MB",
             lambda t: megabytes(t.bytes.total),
@@ -108,6 +107,7 @@ def plan_columns() -> tuple[Column, ...]:
             tooltip=lambda t: _bytes_tooltip(t.bytes.total),
             total=lambda rows: megabytes(sum(t.bytes.total for t in rows)),
         ),
+        Column("Why", lambda t: t.reason),
     )
 
 

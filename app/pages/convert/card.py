@@ -153,15 +153,20 @@ def _running(entry: Entry) -> list[str]:
     ]
     if entry.state is JobState.RUNNING and entry.meter.rate:
         parts.append(f"{entry.meter.rate / 1e6:.1f} MB/s")
-    parts.append(f"{units.format_duration(entry.meter.elapsed())} elapsed")
+    parts.append(f"{clock_text(entry.meter.elapsed())} elapsed")
     left = entry.meter.time_left()
     if entry.state is JobState.RUNNING and left is not None:
-        parts.append(f"{units.format_duration(left)} left")
+        parts.append(f"{clock_text(left)} left")
     if entry.memory:
         parts.append(f"memory {units.format_decimal(entry.memory)}")
     if entry.stopping:
         parts = ["stopping after the present block"]
     return parts
+
+
+def clock_text(seconds: float) -> str:
+    """A running clock: whole seconds, so that it does not flicker."""
+    return f"{round(seconds)} s" if seconds < 59.5 else units.format_duration(seconds)
 
 
 def _done(entry: Entry) -> list[str]:

@@ -88,6 +88,7 @@ class ConvertPage(Page):
         self.histogram = ErrorHistogram(
             "Error of the newest tensor", "No data yet: the error appears with the first finished tensor."
         )
+        self.histogram.x_title = "Error, weight units"  # there is less room than elsewhere
         self.title_text = label("Conversions", "title")
         self.summary = label("", "muted")
 
@@ -118,7 +119,7 @@ class ConvertPage(Page):
         self._split.setHandleWidth(SPACE_4)
         self._split.addWidget(self.table)
         self._split.addWidget(plot)
-        self._split.setSizes([580, 340])
+        self._split.setSizes([620, 290])
         self._split.setStyleSheet("QSplitter::handle { background: transparent; }")
         head = QHBoxLayout()
         head.setSpacing(SPACE_3)

@@ -43,7 +43,7 @@ class AdvancedPanel(QWidget):
         self.tensors = TablePanel(
             RowsModel(plan_columns(), explain),
             "Tensors of the plan",
-            ("", "BF16", "Q4_K", "a sentence of some", "9 999.999"),
+            ("", "BF16", "Q4_K", "9 999.999", "a sentence that may be rather long"),
             filter_hint="Filter by name, format or reason",
         )
         self.error = InlineError()

@@ -68,11 +68,10 @@ class FormatsPanel(QWidget):
             return
         self._judged = asked
         name = hardware_classes().get(hardware, "")
-        self.device.setText(
-            f"On {session.device.label}{f' ({name})' if name else ''}. Choose a target by clicking its row."
-            if session.device is not None
-            else "No device is chosen yet."
-        )
+        if session.device is None:
+            self.device.setText("No device is chosen yet; choose one below.")
+        else:
+            self.device.setText(f"On {session.device.label}{f' ({name})' if name else ''}. A click chooses a target.")
         self.model.judge(hardware, columns)
 
     def show_recipe(self, recipe: Recipe) -> None:

@@ -74,6 +74,7 @@ class KeepPanel(QWidget):
         layers.setSpacing(SPACE_2)
         for text, box in (("First", self.first), ("and last", self.last)):
             layers.addWidget(label(text, "muted"))
+            box.setFixedWidth(72)
             layers.addWidget(box)
         layers.addWidget(label("layers", "muted"))
         layers.addStretch(1)

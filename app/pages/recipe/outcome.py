@@ -5,10 +5,10 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
-from app.theme import SPACE_1, SPACE_2, SPACE_4
+from app.pages.recipe.tiles import Tiles
+from app.theme import SPACE_1, SPACE_2
 from app.widgets.basics import Card, label
 from app.widgets.inline_error import InlineError
-from app.widgets.text import KeyValue
 from app.widgets.verdict import Verdict
 from core import units
 from core.plan import Action, Plan
@@ -18,12 +18,12 @@ class OutcomeCard(Card):
     """`show_plan`, `show_working` or `show_problem`: one of them is what the card says."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        super().__init__("Result", parent)
+        super().__init__(parent=parent)
+        self.setAccessibleName("Result")
         self.size = label("", "title", selectable=True)
         self.size.setAccessibleName("Exact size of the result")
         self.state = label("", "muted")
-        self.facts = KeyValue()
-        self.more = KeyValue()
+        self.facts = Tiles(("Change", "Quantized", "Bits per weight", "Time"))
         self.error = InlineError()
         self.error.set_dismissable(False)
         self._warnings = QVBoxLayout()
@@ -32,13 +32,9 @@ class OutcomeCard(Card):
         head.addWidget(self.size)
         head.addStretch(1)
         head.addWidget(self.state)
-        numbers = QHBoxLayout()
-        numbers.setSpacing(SPACE_4)
-        numbers.addWidget(self.facts, 1)
-        numbers.addWidget(self.more, 1)
         self.body.setSpacing(SPACE_2)
         self.add(head)
-        self.add(numbers)
+        self.add(self.facts)
         self.add(self._warnings)
         self.add(self.error)
 
@@ -49,16 +45,16 @@ class OutcomeCard(Card):
         self.size.setText(units.format_bytes(plan.bytes_total))
         self.size.setToolTip(f"Exactly {units.format_count(plan.bytes_total)} bytes, headers and padding included")
         self.state.setText("")
-        self.facts.set("Change", change)
-        self.facts.set("Source", units.format_decimal(plan.source_bytes))
-        self.facts.set("Quantized", f"{changed} of {len(plan.tensors)}", term_name="quantize")
-        self.more.set("Bits per weight", f"{plan.bits_per_weight:.2f}")
-        self.more.set("Memory", units.format_decimal(plan.expected_memory))
-        self.more.set("Time", f"about {units.format_duration(max(plan.expected_seconds, 1.0))}")
+        self.facts.set("Change", change, f"The source has {units.format_bytes(plan.source_bytes)}.")
+        self.facts.set("Quantized", f"{changed} of {len(plan.tensors)}", "Tensors that get fewer bits, of all tensors")
+        self.facts.set("Bits per weight", f"{plan.bits_per_weight:.2f}")
+        memory = (
+            f"An estimate for this computer; it takes about {units.format_decimal(plan.expected_memory)} of memory."
+        )
+        self.facts.set("Time", f"~ {units.format_duration(max(plan.expected_seconds, 1.0))}", memory)
         self._show_warnings(plan.warnings)
         self.error.hide()
-        for part in (self.facts, self.more):
-            part.show()
+        self.facts.show()
 
     def show_working(self) -> None:
         """A new plan is being made; the numbers of the old one are gone."""
@@ -72,7 +68,6 @@ class OutcomeCard(Card):
         self.state.setText("")
         self._show_warnings(())
         self.facts.hide()
-        self.more.hide()
         self.error.show_error(error)
 
     def _show_warnings(self, warnings: tuple[str, ...]) -> None:

@@ -34,7 +34,7 @@ from core.errors import UserError
 from core.recipe import Misfit, Recipe
 from core.targets import find_target
 
-EVEN, WIDE = [430, 470], [540, 360]  # widths of controls and result without and with Advanced
+EVEN, WIDE = [430, 470], [520, 380]  # widths of controls and result without and with Advanced
 PLAN_DELAY = 30  # ms of rest before a plan is made
 
 
@@ -125,6 +125,12 @@ class RecipePage(Page):
         self._left = QStackedWidget()
         self._left.addWidget(simple)
         self._left.addWidget(self.advanced)
+        left = QWidget()
+        choices = QVBoxLayout(left)
+        choices.setContentsMargins(0, 0, 0, 0)
+        choices.setSpacing(SPACE_2)
+        choices.addWidget(self._left, 1)
+        choices.addLayout(where)
         right = QWidget()
         results = QVBoxLayout(right)
         results.setContentsMargins(0, 0, 0, 0)
@@ -134,7 +140,7 @@ class RecipePage(Page):
         self._split = QSplitter(Qt.Orientation.Horizontal)
         self._split.setChildrenCollapsible(False)
         self._split.setHandleWidth(SPACE_4)
-        self._split.addWidget(self._left)
+        self._split.addWidget(left)
         self._split.addWidget(scrolled(right))
         self._split.setSizes(EVEN)
         self._split.setStyleSheet("QSplitter::handle { background: transparent; }")
@@ -144,7 +150,6 @@ class RecipePage(Page):
         layout.setSpacing(SPACE_3)
         layout.addLayout(head)
         layout.addWidget(self._split, 1)
-        layout.addLayout(where)
         self._stack = QStackedWidget()
         self._stack.addWidget(self._empty)
         self._stack.addWidget(self._loaded)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QTimer, Signal
+from PySide6.QtCore import QSize, QTimer, Signal
 from PySide6.QtGui import QWheelEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.jobs.preview import PREVIEW_KEY, SAMPLE_KEY, SampleStep, preview_work, sample_work
+from app.pages.recipe.tiles import Tiles
 from app.plots import ErrorHistogram, HistogramSeries
 from app.services import Services
-from app.theme import SPACE_2, SPACE_4
+from app.theme import SPACE_2
 from app.widgets.basics import Card, label
 from app.widgets.inline_error import InlineError
-from app.widgets.text import KeyValue
 from core import units
 from core.metrics.combine import combined_snr
 from core.plan import Action, Plan
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
 PREVIEW_DELAY = 40  # ms of rest before a preview starts: a slider that moves asks for one, not for fifty
 SAMPLE_DELAY = 600
+PLOT_HEIGHT = 156  # px, the least at which a histogram can be read
 _FIRST_ROLES = (Role.FFN_DOWN, Role.ATTN_V, Role.ATTN_QKV)  # the tensors whose error matters most, to start with
 
 
@@ -34,6 +34,20 @@ class CalmCombo(QComboBox):
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()
+
+
+class _Modest(QWidget):
+    """Holds a plot and asks for little height: it takes what the other parts leave, so the page need not scroll."""
+
+    def __init__(self, plot: QWidget) -> None:
+        super().__init__()
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.addWidget(plot)
+        self.setMinimumHeight(PLOT_HEIGHT)
+
+    def sizeHint(self) -> QSize:
+        return QSize(super().sizeHint().width(), PLOT_HEIGHT)
 
 
 class PreviewCard(Card):
@@ -53,12 +67,10 @@ class PreviewCard(Card):
         self.tensor.setAccessibleName("Tensor to preview")
         self.tensor.setToolTip("The tensor whose error is shown")
         self.tensor.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
-        self.tensor.setMinimumContentsLength(16)
+        self.tensor.setMinimumContentsLength(8)
         self.tensor.activated.connect(self._on_tensor)
         self.histogram = ErrorHistogram("Error of a tensor", "No data yet: the error is shown once there is a plan.")
-        self.histogram.setMinimumHeight(150)
-        self.facts = KeyValue()
-        self.more = KeyValue()
+        self.facts = Tiles(("SNR", "Max error", "Effective bits", "Rows seen"))
         self.error = InlineError()
         self.error.set_dismissable(False)
         self.sample = label("", "muted", wrap=True)
@@ -69,13 +81,9 @@ class PreviewCard(Card):
         name.setBuddy(self.tensor)
         chooser.addWidget(name)
         chooser.addWidget(self.tensor, 1)
-        numbers = QHBoxLayout()
-        numbers.setSpacing(SPACE_4)
-        numbers.addWidget(self.facts, 1)
-        numbers.addWidget(self.more, 1)
         self.add(chooser)
-        self.add(self.histogram, 1)
-        self.add(numbers)
+        self.add(_Modest(self.histogram), 1)
+        self.add(self.facts)
         self.add(self.error)
         self.add(self.sample)
         self._preview_timer = QTimer(self, singleShot=True, interval=PREVIEW_DELAY)
@@ -126,8 +134,7 @@ class PreviewCard(Card):
 
     def _blank(self, text: str = "") -> None:
         self.histogram.clear(text)
-        self.facts.hide()
-        self.more.hide()
+        self.facts.clear()
         self.error.hide()
 
     def _fill(self, plan: Plan) -> None:
@@ -173,13 +180,11 @@ class PreviewCard(Card):
                 HistogramSeries("source weights", result.source_edges, result.source_counts, source=True),
             ),
         )
-        seen = "all rows" if result.sampled_rows == result.rows else f"{result.sampled_rows} of {result.rows} rows"
+        whole = result.sampled_rows == result.rows
         self.facts.set("SNR", units.format_decibels(error.snr_db))
         self.facts.set("Max error", f"{error.max_error:.3g}")
-        self.more.set("Effective bits", f"{result.effective_bits:.2f}")
-        self.more.set("Looked at", f"{seen} in {units.format_duration(result.seconds)}")
-        self.facts.show()
-        self.more.show()
+        self.facts.set("Effective bits", f"{result.effective_bits:.2f}")
+        self.facts.set("Rows seen", "all" if whole else f"{result.sampled_rows} of {result.rows}")
         self.settled.emit()
 
     def _start_sample(self) -> None:
@@ -202,10 +207,10 @@ class PreviewCard(Card):
             return
         results = [s.result for s in self._steps]
         worst = min(results, key=lambda r: r.error.snr_db)
-        seen = f"{len(results)} tensors" if whole else f"{len(results)} of {self._steps[-1].count} tensors so far"
+        seen = f"{len(results)}" if whole else f"{len(results)} of {self._steps[-1].count}"
+        snr = combined_snr(r.error for r in results)
         self.sample.setText(
-            f"Whole model, sample of {seen}: SNR {units.format_decibels(combined_snr(r.error for r in results))}, "
-            f"median {units.format_decibels(median(r.error.snr_db for r in results))}; "
+            f"Whole model, sample of {seen} tensors: SNR {units.format_decibels(snr)}; "
             f"lowest {units.format_decibels(worst.error.snr_db)} in {worst.name}"
         )
         self.sample.setToolTip("A part of each quantized tensor's rows, quantized and compared with the source")

@@ -52,6 +52,8 @@ class RulesPanel(QWidget):
         row.addWidget(self.pattern, 1)
         row.addWidget(self.format)
         row.addWidget(self.add)
+        self.none = label("There are no rules: every tensor gets what the target says.", "muted", wrap=True)
+        self.none.setAlignment(Qt.AlignmentFlag.AlignTop)
         below = QHBoxLayout()
         below.addWidget(self.remove)
         below.addStretch(1)
@@ -67,6 +69,7 @@ class RulesPanel(QWidget):
         )
         layout.addLayout(row)
         layout.addWidget(self.error)
+        layout.addWidget(self.none, 1)
         layout.addWidget(self.table, 1)
         layout.addLayout(below)
         self.error.hide()
@@ -85,6 +88,9 @@ class RulesPanel(QWidget):
                 if f.container == container and f.contract.scale is not None:
                     self.format.addItem(f.name, f.name)
         self.table.model.set_rows(matches or [RuleMatch(r.pattern, r.format, 0) for r in recipe.rules])
+        for part in (self.table, self.remove):
+            part.setVisible(bool(recipe.rules))
+        self.none.setVisible(not recipe.rules)
         self._update_buttons()
 
     def _on_text(self) -> None:
