@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from core.tensor_info import Role
@@ -71,7 +72,7 @@ def parse_name(name: str, shape: Sequence[int] = ()) -> NameParts:
     layer = _number_after(words, _LAYER_WORDS)
     expert = _number_after(words, ("experts", "ffn_gate", "ffn_up", "ffn_down"))  # the last three: early Mixtral GGUF
     stacked = expert is None and len(shape) >= 2 and ("experts" in words or "_exps" in name)
-    return NameParts(_role(words, layer), layer, expert, shape[0] if stacked else 0)
+    return NameParts(_role(tuple(words[-4:]), layer is not None), layer, expert, shape[0] if stacked else 0)
 
 
 def _number_after(words: Sequence[str], before: Collection[str]) -> int | None:
@@ -81,8 +82,10 @@ def _number_after(words: Sequence[str], before: Collection[str]) -> int | None:
     return None
 
 
-def _role(words: list[str], layer: int | None) -> Role:
-    last = words[-1]
+@lru_cache(maxsize=4096)
+def _role(ending: tuple[str, ...], in_layer: bool) -> Role:
+    """Role from the last four words, which layers have in common."""
+    words, last = list(ending), ending[-1]
     if _COMPANION.fullmatch(last):
         return Role.OTHER
     is_bias = last.endswith("bias")
@@ -93,14 +96,18 @@ def _role(words: list[str], layer: int | None) -> Role:
     if len(words) > 1 and words[-1].isdecimal():  # ffn_up.3
         words = words[:-1]
     role = next((found for n in (3, 2, 1) if (found := _ROLE_OF.get(".".join(words[-n:])))), None)
-    if role in (Role.HEAD, Role.EMBED) and layer is not None:  # inside a layer these words mean something else
+    if role in (Role.HEAD, Role.EMBED) and in_layer:  # inside a layer these words mean something else
         role = Role.OTHER
     if role is None:
         role = Role.NORM if words and _NORM.fullmatch(words[-1]) else Role.OTHER
     return Role.BIAS if is_bias and role is not Role.NORM else role
 
 
-def natural_key(name: str) -> tuple[tuple[int, int, str], ...]:
+def natural_key(name: str) -> tuple[str | int, ...]:
     """Sort key with numbers by value: layer 2 before layer 10."""
-    parts = re.split(r"(\d+)", name)
-    return tuple((0, int(p), "") if p.isascii() and p.isdecimal() and len(p) < 20 else (1, 0, p) for p in parts if p)
+    parts: list[str | int] = [*_DIGITS.split(name)]  # text and digits take turns, text first
+    parts[1::2] = map(int, parts[1::2])
+    return tuple(parts)
+
+
+_DIGITS = re.compile(r"([0-9]{1,18})")

@@ -29,6 +29,11 @@ _NUMPY = {
 }  # fmt: skip
 
 
+def is_plausible(shape: Sequence[int]) -> bool:
+    """Whether a shape could be a tensor's: under 2^40 values, also when one axis is 0 and the others are vast."""
+    return prod(max(1, count) for count in shape) < 1 << 40
+
+
 def is_block_type(dtype: str) -> bool:
     """Whether values of this type are stored in blocks with scales of their own (GGML's quantized types)."""
     return dtype in BLOCK_TYPES

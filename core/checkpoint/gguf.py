@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from core.checkpoint.base import Container
-from core.checkpoint.dtypes import tensor_bytes
+from core.checkpoint.dtypes import is_plausible, tensor_bytes
 from core.checkpoint.gguf_header import GgufHeader, RawTensor, read_header
 from core.checkpoint.reading import FileCheckpoint, row_range
 from core.checkpoint.safetensors import tie_and_check
@@ -127,7 +126,7 @@ def _tensor(header: GgufHeader, raw: RawTensor, index: int) -> TensorInfo:
     dtype = BY_ID[raw.kind].name
     shape = tuple(reversed(raw.dims))
     damaged = UserError(f"{path.name} is damaged: the place of {raw.name[:80]} makes no sense.", _AGAIN)
-    if prod(shape) >= 1 << 63 or raw.offset % header.alignment:
+    if not is_plausible(shape) or raw.offset % header.alignment:
         raise damaged
     try:
         size = tensor_bytes(dtype, shape)

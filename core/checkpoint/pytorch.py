@@ -18,7 +18,7 @@ import numpy as np
 
 from core.checkpoint.architecture import architecture_of
 from core.checkpoint.base import Container
-from core.checkpoint.dtypes import ELEMENT_BITS
+from core.checkpoint.dtypes import ELEMENT_BITS, is_plausible
 from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_exactly, read_start
 from core.checkpoint.folder import WeightFiles, read_json, side_files
 from core.checkpoint.hf import index_notes, tie_head
@@ -162,7 +162,9 @@ def _read_tensors(file: OpenedFile, index: int) -> Iterator[tuple[TensorInfo, _V
         )
         if offset < 0 or any(s < 0 for s in strides) or offset + span * size > file.size:
             raise UserError(f"{file.path.name} is damaged: {name[:80]} lies outside of the file.", _AGAIN)
-        if prod(shape) > max(file.size, 1):  # an expanded view: one stored value that stands for very many
+        if prod(shape) > max(file.size, 1) or not is_plausible(
+            shape
+        ):  # an expanded view: one stored value that stands for very many
             raise UserError(
                 f"{file.path.name} repeats stored values in {name[:80]}.", "Save it with contiguous tensors."
             )

@@ -9,7 +9,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from core.checkpoint.dtypes import ELEMENT_BITS
+from core.checkpoint.dtypes import ELEMENT_BITS, is_plausible
 from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights
 from core.errors import UserError
 from core.roles import parse_name
@@ -131,8 +131,10 @@ def _tensor(path: Path, name: str, entry: Any, file: int, data_start: int, size:
     if not isinstance(entry, dict):
         raise damaged("the entry")
     dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
-    if not isinstance(shape, list) or len(shape) > 64 or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape):
+    if not isinstance(shape, list) or len(shape) > 64 or not all(type(n) is int and n >= 0 for n in shape):
         raise damaged("the shape")
+    if not is_plausible(shape):
+        raise damaged("the size")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(type(n) is int for n in offsets):
         raise damaged("the position")
     if not isinstance(dtype, str) or dtype not in ELEMENT_BITS:

@@ -47,7 +47,9 @@ class _Counts:
 
 def scan_values(checkpoint: Checkpoint, token: CancelToken) -> Iterator[ScanStep]:
     """Read all float tensors in row blocks of some 16 MiB. Raises Cancelled between blocks, UserError at a cut."""
-    tensors = [t for t in checkpoint.tensors if not t.tied_to and is_float(t.dtype) and can_decode(t.dtype)]
+    tensors = [
+        t for t in checkpoint.tensors if not t.tied_to and t.nbytes and is_float(t.dtype) and can_decode(t.dtype)
+    ]
     total, done = sum(t.nbytes for t in tensors), 0
     for tensor in tensors:
         counts = _Counts()

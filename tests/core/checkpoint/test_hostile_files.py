@@ -208,3 +208,12 @@ def test_a_sparse_file_that_claims_everything(tmp_path: Path) -> None:
             open_checkpoint(path)
         assert tracemalloc.get_traced_memory()[1] < MEMORY
         tracemalloc.stop()
+
+
+def test_an_empty_tensor_with_a_vast_axis(tmp_path: Path) -> None:
+    for shape in ([0, 2**62], [2**62, 0], [2**39, 2, 0]):
+        entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+        (tmp_path / "a.safetensors").write_bytes(safetensors_bytes({"x": entry}))
+        assert "the size of x" in use(tmp_path / "a.safetensors")
+        (tmp_path / "a.gguf").write_bytes(gguf_bytes([], [gguf_tensor("x", shape, 0, 0)]))
+        assert "makes no sense" in use(tmp_path / "a.gguf")
