@@ -40,6 +40,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except MemoryError:
         return _complain(UserError("There is not enough memory.", "Close other programs and try again."), args.json)
+    except Exception as e:
+        if os.environ.get("BITSMITH_DEBUG"):
+            raise
+        where = UserError(
+            f"Bitsmith failed where it should not: {type(e).__name__}: {e}.",
+            "Please report it; BITSMITH_DEBUG=1 shows where.",
+        )
+        return _complain(where, args.json)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

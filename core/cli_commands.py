@@ -79,8 +79,8 @@ def info(args: argparse.Namespace, token: CancelToken) -> int:
     with open_checkpoint(args.path) as checkpoint:
         findings = list(examine(checkpoint))
         if args.scan:
-            for _, found in scan_values(checkpoint, token):
-                findings += found
+            for step in scan_values(checkpoint, token):
+                findings += step.findings
         shape = model_shape(checkpoint)
         values = sum(t.values for t in checkpoint.tensors if not t.tied_to)
         if args.json:
