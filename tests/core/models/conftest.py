@@ -43,7 +43,7 @@ LONGROPE = {
     "partial_rotary_factor": 0.5,
     "long_factor": [1.5] * 8,
     "short_factor": [1.1] * 8,
-    "original_max_position_embeddings": 64,
+    "original_max_position_embeddings": 256,
 }
 GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 64}
 
@@ -120,7 +120,8 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], str]] = {
             "num_attention_heads": 2,
             "pad_token_id": 0,
             "eos_token_id": 2,
-            "original_max_position_embeddings": 64,
+            "max_position_embeddings": 1024,
+            "original_max_position_embeddings": 256,
             "rope_parameters": LONGROPE,
         },
         "sentencepiece",
@@ -159,13 +160,15 @@ def _save(folder: Path, model_class: str, config_class: str, fields: dict[str, A
     import torch
     import transformers
 
-    torch.manual_seed(11)
+    torch.manual_seed(7)
     sizes = {} if "text_config" in fields else SIZES
     config = getattr(transformers, config_class)(**{**sizes, **fields})
     model = getattr(transformers, model_class)(config)
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):  # transformers starts these at 0 or 1, where mistakes do not show
             parameter.data += torch.randn_like(parameter) * 0.1
+        if any(part in name for part in ("q_proj.weight", "k_proj.weight", "qkv_proj")):
+            parameter.data *= 10  # else attention is nearly uniform, and positions hardly matter
     model.to(torch.bfloat16).save_pretrained(folder)
 
 

@@ -122,8 +122,9 @@ MODEL_KEYS: dict[str, dict[str, Any]] = {
         "attention.sliding_window": 0,
         "rope.freq_base": 10000.0,
         "rope.dimension_count": 16,
-        "rope.scaling.original_context_length": 64,
-        "rope.scaling.attn_factor": 1.1547005383792515,  # √(1 + ln 4 / ln 64) = √(4/3)
+        "context_length": 1024,
+        "rope.scaling.original_context_length": 256,
+        "rope.scaling.attn_factor": 1.118033988749895,  # √(1 + ln 4 / ln 256) = √(5/4)
     },
 }
 MODEL_KEYS["gemma3-images"] = {
