@@ -62,7 +62,7 @@ def _matches(backend: str, wanted: str) -> bool:
 
 
 def _choose(op: str, variant: str) -> tuple[Implementation, str]:
-    passed_over = []
+    passed_over: list[str] = []
     for entry in _implementations[op]:
         if _forced and not _matches(entry.backend, _forced[-1]):
             reason = f"only {_forced[-1]} was asked for"

@@ -2,20 +2,27 @@
 
 Blocks are GGML's: a row of K values becomes K / block · block_bytes bytes. Groups are runs along a row.
 All float arrays are C-contiguous float32; other inputs are converted. No operation keeps a reference to its input.
-`threads` splits rows; the result does not depend on it.
+`threads` splits rows; no result depends on it. All implementations give the same bits. A shape or setting that an
+operation can not take raises ValueError.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 
 from kernels import backends as _backends  # noqa: F401  (registers every implementation)
 from kernels import dispatch
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, SOURCE_KINDS
+from kernels.reference import floats
+
+_PLAIN = ("F32", "F16", "BF16")
+SCALE_TYPES = ("F16", "BF16", "F32")
 
 
-def _rows(x: np.ndarray) -> np.ndarray:
-    x = np.ascontiguousarray(x, dtype=np.float32)
+def _matrix(x: np.ndarray, dtype: type = np.float32) -> np.ndarray:
+    x = np.ascontiguousarray(x, dtype=dtype)
     if x.ndim != 2:
         raise ValueError(f"rows are a matrix [R, K], not {x.ndim}-dimensional")
     return x
@@ -44,12 +51,16 @@ def encode_blocks(
 
     search: choose scales that make the squared error small; without it, the bytes are those of ggml's plain encoder.
     importance: float32 [K], weights of the columns' squared errors. tensor_scale: NVFP4's, amax / (6·448).
-    Raises ValueError for NaN, Inf, and a K that the block does not divide.
+    Raises ValueError for a K that the block does not divide, and for NaN and Inf; F32, F16 and BF16 keep those.
     """
     if kind not in BLOCK_KINDS:
         raise ValueError(f"{kind} can not be written")
-    x = _rows(x)
+    x = _matrix(x)
+    if kind in _PLAIN:
+        return from_float32(x, kind, threads)
     LAYOUTS[kind].row_bytes(x.shape[1])
+    if not tensor_scale > 0:
+        raise ValueError("the tensor's scale is positive")
     run = dispatch.find("encode_blocks", kind).function
     return run(kind, x, _weights(importance, x.shape[1]), search, tensor_scale, threads)
 
@@ -57,12 +68,192 @@ def encode_blocks(
 def decode_blocks(kind: str, data: np.ndarray, columns: int, threads: int = 1, tensor_scale: float = 1.0) -> np.ndarray:
     """Blocks uint8 [R, row bytes] of a GGML type (`BLOCK_KINDS`, `SOURCE_KINDS`) → values float32 [R, columns].
 
-    Bit for bit what ggml's own decoder gives, times NVFP4's tensor_scale. Raises ValueError for a wrong row length.
+    Bit for bit what ggml's own decoder gives, times NVFP4's tensor_scale.
     """
     if kind not in BLOCK_KINDS and kind not in SOURCE_KINDS:
         raise ValueError(f"{kind} can not be read")
-    data = np.ascontiguousarray(data, dtype=np.uint8)
+    data = _matrix(data, np.uint8)
     row_bytes = LAYOUTS[kind].row_bytes(columns)
-    if data.ndim != 2 or data.shape[1] != row_bytes:
-        raise ValueError(f"{columns} values of {kind} are rows of {row_bytes} bytes, not shape {data.shape}")
+    if data.shape[1] != row_bytes:
+        raise ValueError(f"{columns} values of {kind} are rows of {row_bytes} bytes, not {data.shape[1]}")
+    if kind in _PLAIN:
+        return to_float32(data, kind, threads)
     return dispatch.find("decode_blocks", kind).function(kind, data, columns, tensor_scale, threads)
+
+
+def to_float32(raw: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
+    """Stored elements uint8 [R, K · bytes] of a safetensors type → float32 [R, K]. 64-bit types are rounded."""
+    raw = _matrix(raw, np.uint8)
+    if dtype in ("F16", "BF16"):
+        return dispatch.find("from_half").function(_elements(raw, "<u2"), dtype, threads)
+    if dtype in ("F8_E4M3", "F8_E5M2", "F8_E8M0"):
+        return floats.table(dtype)[raw]
+    if dtype not in floats.NUMPY_TYPES:
+        raise ValueError(f"no elements of type {dtype} are known")
+    with np.errstate(over="ignore"):
+        return _elements(raw, floats.NUMPY_TYPES[dtype]).astype(np.float32)
+
+
+def from_float32(x: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
+    """float32 [R, K] → stored elements uint8 [R, K · bytes] of F64, F32, F16, BF16, F8_E4M3 or F8_E5M2.
+
+    Nearest, ties to even. Too large becomes Inf, in E4M3, which has none, NaN.
+    """
+    x = _matrix(x)
+    if dtype in ("F16", "BF16"):
+        return dispatch.find("to_half").function(x, dtype, threads).view(np.uint8)
+    if dtype in ("F8_E4M3", "F8_E5M2"):
+        return floats.to_float8(x, dtype)
+    if dtype not in floats.WRITABLE:
+        raise ValueError(f"floats are not written as {dtype}")
+    return x.astype(floats.NUMPY_TYPES[dtype]).view(np.uint8).reshape(len(x), -1)
+
+
+def _elements(raw: np.ndarray, dtype: str) -> np.ndarray:
+    size = np.dtype(dtype).itemsize
+    if raw.shape[1] % size:
+        raise ValueError(f"rows of {raw.shape[1]} bytes do not hold whole elements of {size}")
+    return raw.reshape(-1).view(dtype).reshape(len(raw), raw.shape[1] // size)
+
+
+def encode_groups(
+    x: np.ndarray,
+    bits: int,
+    group: int,
+    symmetric: bool,
+    scale_dtype: str = "F16",
+    search: bool = True,
+    importance: np.ndarray | None = None,
+    threads: int = 1,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Values float32 [R, K] → unsigned codes uint8 [R, K], scales float32 [R, K / group], zeros uint8 or None.
+
+    x ≈ scale · (code − zero); symmetric: zero is 2^(bits−1) for all and None is returned. Scales are as a reader of
+    `scale_dtype` (`SCALE_TYPES`) sees them, and codes are chosen by that. A group of zeros has scale 1 and decodes to
+    zeros. Without search: compressed-tensors' round-to-nearest; with it, the clipping of least squared error, each
+    column's square weighted by importance [K], never a larger one. bits: 1…8. Raises ValueError for NaN and Inf.
+    """
+    x = _matrix(x)
+    if not 1 <= bits <= 8:
+        raise ValueError(f"codes have 1 to 8 bits, not {bits}")
+    if scale_dtype not in SCALE_TYPES:
+        raise ValueError(f"scales are F16, BF16 or F32, not {scale_dtype}")
+    _check_group(x, group)
+    run = dispatch.find("encode_groups").function
+    weights = _weights(importance, x.shape[1])
+    codes, scales, zeros = run(x, bits, group, symmetric, scale_dtype, search, weights, threads)
+    return codes, scales, None if symmetric else zeros
+
+
+def decode_groups(
+    codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, group: int, threads: int = 1
+) -> np.ndarray:
+    """What `encode_groups` returns → float32 [R, K]: scale · (code − zero)."""
+    codes, scales = _matrix(codes, np.uint8), _matrix(scales)
+    _check_group(codes, group)
+    shape = (len(codes), codes.shape[1] // group)
+    zeros = None if zeros is None else _matrix(zeros, np.uint8)
+    if scales.shape != shape or (zeros is not None and zeros.shape != shape):
+        raise ValueError(f"scales and zeros have shape {shape}")
+    return dispatch.find("decode_groups").function(codes, scales, zeros, bits, group, threads)
+
+
+def _check_group(x: np.ndarray, group: int) -> None:
+    if group < 1 or x.shape[1] % group:
+        raise ValueError(f"groups of {group} do not divide rows of {x.shape[1]}")
+
+
+def pack_bits(codes: np.ndarray, bits: int, threads: int = 1) -> np.ndarray:
+    """Codes uint8 [R, K] of 1…8 bits → int32 [R, ⌈K · bits / 32⌉]: code i at bit i · bits of its row, low bits first.
+
+    Codes of 3, 5, 6 and 7 bits straddle words; unused bits at the end are 0 (compressed-tensors' pack-quantized).
+    """
+    codes = _matrix(codes, np.uint8)
+    if not 1 <= bits <= 8:
+        raise ValueError(f"codes have 1 to 8 bits, not {bits}")
+    return dispatch.find("pack_bits").function(codes, bits, threads).view("<i4")
+
+
+def unpack_bits(packed: np.ndarray, bits: int, columns: int, threads: int = 1) -> np.ndarray:
+    """Words int32 [R, ⌈columns · bits / 32⌉] → codes uint8 [R, columns]."""
+    packed = _matrix(packed, np.int32)
+    if not 1 <= bits <= 8:
+        raise ValueError(f"codes have 1 to 8 bits, not {bits}")
+    if packed.shape[1] != -(-columns * bits // 32):
+        raise ValueError(f"{columns} codes of {bits} bits are not {packed.shape[1]} words")
+    return dispatch.find("unpack_bits").function(packed.view(np.uint8), bits, columns, threads)
+
+
+@dataclass(frozen=True)
+class ErrorSums:
+    """Sums over the values that are finite in the source; counts: int64 [bins], of reconstruction − source."""
+
+    finite: int
+    nonfinite: int
+    source_squares: float
+    error_squares: float
+    max_error: float
+    counts: np.ndarray
+
+
+def error_stats(
+    source: np.ndarray, reconstruction: np.ndarray, limit: float = 0.0, bins: int = 0, threads: int = 1
+) -> ErrorSums:
+    """How far reconstruction is from source, both float32 [R, K], in float64.
+
+    The histogram has equal bins over −limit … limit; errors outside are counted in the first and last. Where the
+    reconstruction of a finite value is NaN, its error is Inf.
+    """
+    source, reconstruction = _pair(source, reconstruction)
+    counts = np.zeros(bins, np.int64)
+    run = dispatch.find("error_stats").function
+    squares, error_squares, max_error, nonfinite = run(source, reconstruction, float(limit), counts, threads)
+    return ErrorSums(source.size - nonfinite, nonfinite, squares, error_squares, max_error, counts)
+
+
+@dataclass(frozen=True)
+class Scan:
+    """amax, min, max: over the finite values, 0 when there are none. zero_rows: numbers of the rows that are all 0."""
+
+    amax: float
+    nonfinite: int
+    min: float
+    max: float
+    zero_rows: np.ndarray
+
+
+def scan(x: np.ndarray, threads: int = 1) -> Scan:
+    """Range of float32 [R, K], how many values are NaN or Inf, and which rows are zero."""
+    x = _matrix(x)
+    if not x.size:
+        return Scan(0.0, 0, 0.0, 0.0, np.zeros(0, np.int64))
+    extremes, nonfinite = np.empty((len(x), 3), np.float32), np.empty(len(x), np.int64)
+    dispatch.find("scan").function(x, extremes, nonfinite, threads)
+    some = extremes[nonfinite < x.shape[1]]
+    low, high = (float(some[:, 1].min()), float(some[:, 2].max())) if len(some) else (0.0, 0.0)
+    zero = np.flatnonzero((extremes[:, 0] == 0) & (nonfinite == 0))
+    return Scan(float(extremes[:, 0].max()), int(nonfinite.sum()), low, high, zero)
+
+
+def max_group_error_ratio(
+    source: np.ndarray, reconstruction: np.ndarray, group: int, floor: float = 0.0, threads: int = 1
+) -> float:
+    """Largest over all groups of max |reconstruction − source| / max(max |source|, floor), both float32 [R, K].
+
+    Groups are `group` neighbours along a row, the last of a row may be shorter. 0/0 is 0, x/0 is Inf. Values that are
+    not finite in the source are left out.
+    """
+    source, reconstruction = _pair(source, reconstruction)
+    if group < 1:
+        raise ValueError("a group has at least one value")
+    if not source.size:
+        return 0.0
+    run = dispatch.find("max_group_error_ratio").function
+    return float(run(source, reconstruction, group, float(np.float32(floor)), threads))
+
+
+def _pair(source: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    source, other = _matrix(source), _matrix(other)
+    if source.shape != other.shape:
+        raise ValueError(f"source is {source.shape}, reconstruction {other.shape}")
+    return source, other

@@ -5,10 +5,12 @@
 #include <nanobind/stl/vector.h>
 
 #include <atomic>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "bits.h"
 #include "isa/detect.h"
 #include "parallel.h"
 #include "table.h"
@@ -20,6 +22,9 @@ using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::c
 using FloatsOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using HalvesOut = nb::ndarray<uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Counts = nb::ndarray<int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using BytesOut = nb::ndarray<uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // Instruction sets that can run here, best first.
@@ -118,6 +123,229 @@ static void decode_blocks(const std::string& isa, const std::string& kind_name, 
     });
 }
 
+static ScaleType scale_type_named(const std::string& name) {
+    if (name == "F16") return kF16;
+    if (name == "BF16") return kBF16;
+    require(name == "F32", "scales are F16, BF16 or F32");
+    return kF32;
+}
+
+static void encode_groups(const std::string& isa, Floats x, int bits, int64_t group, bool symmetric,
+                          const std::string& scale_type, bool search, nb::object importance, BytesOut codes,
+                          FloatsOut scales, BytesOut zeros, int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    const int64_t rows = x.shape(0), columns = x.shape(1);
+    require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits");
+    require(group > 0 && columns % group == 0, "the group does not divide the row");
+    const int64_t row_groups = columns / group;
+    require(codes.shape(0) == x.shape(0) && codes.shape(1) == x.shape(1), "wrong shape of codes");
+    require((int64_t)scales.shape(0) == rows && (int64_t)scales.shape(1) == row_groups, "wrong shape of scales");
+    require((int64_t)zeros.shape(0) == rows && (int64_t)zeros.shape(1) == row_groups, "wrong shape of zeros");
+    const float* weight = nullptr;
+    Weights weights;
+    if (!importance.is_none()) {
+        weights = nb::cast<Weights>(importance);
+        require((int64_t)weights.shape(0) == columns, "importance needs one weight a column");
+        weight = weights.data();
+    }
+    GroupBatch settings = {};
+    settings.n = static_cast<int>(group);
+    settings.bits = bits;
+    settings.scale_type = scale_type_named(scale_type);
+    settings.symmetric = symmetric;
+    settings.weighted = weight != nullptr;
+    settings.search = search;
+    const float* values = x.data();
+    uint8_t *code = codes.data(), *zero = zeros.data();
+    float* scale = scales.data();
+    std::atomic<bool> finite{true};
+    {
+        nb::gil_scoped_release released;
+        parallel_for(rows * row_groups, kLanes, threads, [&](int64_t begin, int64_t end) {
+            // One lane's values and weights a vector, and room to align them.
+            std::vector<float> scratch(2 * kLanes * group + kLanes);
+            std::vector<uint8_t> surplus(group);
+            const uintptr_t address = reinterpret_cast<uintptr_t>(scratch.data());
+            GroupBatch batch = settings;
+            batch.scratch = scratch.data() + (64 - address % 64) % 64 / sizeof(float);
+            for (int64_t first = begin; first < end && finite.load(std::memory_order_relaxed); first += kLanes) {
+                const int64_t count = std::min<int64_t>(kLanes, end - first);
+                if (!kernels.all_finite(values + first * group, count * group)) finite = false;
+                for (int64_t lane = 0; lane < kLanes; ++lane) {
+                    const int64_t at = first + std::min(lane, count - 1);
+                    batch.x[lane] = values + at * group;
+                    batch.weight[lane] = weight ? weight + at % row_groups * group : nullptr;
+                    batch.codes[lane] = lane < count ? code + at * group : surplus.data();
+                }
+                kernels.encode_groups(batch);
+                for (int64_t lane = 0; lane < count; ++lane) {
+                    scale[first + lane] = batch.scale[lane];
+                    zero[first + lane] = static_cast<uint8_t>(batch.zero[lane]);
+                }
+            }
+        });
+    }
+    require(finite, "NaN or Inf can not be encoded");
+}
+
+// zeros: one code a group; all are the middle code when there is none to give.
+static void decode_groups(const std::string& isa, Bytes codes, Floats scales, nb::object zeros, int middle,
+                          int64_t group, FloatsOut out, int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    const int64_t rows = codes.shape(0), columns = codes.shape(1);
+    require(group > 0 && columns % group == 0, "the group does not divide the row");
+    const int64_t row_groups = columns / group;
+    require((int64_t)scales.shape(0) == rows && (int64_t)scales.shape(1) == row_groups, "wrong shape of scales");
+    require(out.shape(0) == codes.shape(0) && out.shape(1) == codes.shape(1), "wrong output shape");
+    const uint8_t* zero = nullptr;
+    Bytes zero_codes;
+    if (!zeros.is_none()) {
+        zero_codes = nb::cast<Bytes>(zeros);
+        require((int64_t)zero_codes.shape(0) == rows && (int64_t)zero_codes.shape(1) == row_groups,
+                "wrong shape of zeros");
+        zero = zero_codes.data();
+    }
+    const uint8_t* code = codes.data();
+    const float* scale = scales.data();
+    float* values = out.data();
+    nb::gil_scoped_release released;
+    parallel_for(rows * row_groups, 1, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t at = begin; at < end; ++at) {
+            const float none = static_cast<float>(zero ? zero[at] : middle);
+            kernels.decode_group(code + at * group, scale[at], none, group, values + at * group);
+        }
+    });
+}
+
+// 'F16' or 'BF16', a multiple of the lanes a piece so that only the last is short.
+static void to_half(const std::string& isa, const std::string& type, Floats x, HalvesOut out, int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    require(out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1), "wrong output shape");
+    const auto convert = type == "F16" ? kernels.to_f16 : kernels.to_bf16;
+    const float* values = x.data();
+    uint16_t* halves = out.data();
+    const int64_t n = x.size();
+    nb::gil_scoped_release released;
+    parallel_for(n, 4096, threads,
+                 [&](int64_t begin, int64_t end) { convert(values + begin, end - begin, halves + begin); });
+}
+static void from_half(const std::string& isa, const std::string& type, Halves x, FloatsOut out, int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    require(out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1), "wrong output shape");
+    const auto convert = type == "F16" ? kernels.from_f16 : kernels.from_bf16;
+    const uint16_t* halves = x.data();
+    float* values = out.data();
+    const int64_t n = x.size();
+    nb::gil_scoped_release released;
+    parallel_for(n, 4096, threads,
+                 [&](int64_t begin, int64_t end) { convert(halves + begin, end - begin, values + begin); });
+}
+
+// Codes of a row as a dense little-endian bit stream: code i at bit i · bits.
+static void pack_bits(Bytes codes, int bits, BytesOut out, int threads) {
+    const int64_t rows = codes.shape(0), columns = codes.shape(1), row_bytes = out.shape(1);
+    require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits");
+    require((int64_t)out.shape(0) == rows && row_bytes == (columns * bits + 31) / 32 * 4, "wrong output shape");
+    const uint8_t* code = codes.data();
+    uint8_t* bytes = out.data();
+    nb::gil_scoped_release released;
+    parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+            pack_row(code + row * columns, columns, bits, bytes + row * row_bytes, row_bytes);
+    });
+}
+static void unpack_bits(Bytes packed, int bits, BytesOut out, int threads) {
+    const int64_t rows = out.shape(0), columns = out.shape(1), row_bytes = packed.shape(1);
+    require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits");
+    require((int64_t)packed.shape(0) == rows && row_bytes == (columns * bits + 31) / 32 * 4, "wrong packed shape");
+    const uint8_t* bytes = packed.data();
+    uint8_t* code = out.data();
+    nb::gil_scoped_release released;
+    parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+            unpack_row(bytes + row * row_bytes, columns, bits, code + row * columns);
+    });
+}
+
+// (Σx², Σe², max |e|, values not finite), and counts of e when limit > 0. Rows are summed in order.
+static nb::tuple error_stats(const std::string& isa, Floats source, Floats other, double limit, Counts counts,
+                             int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    const int64_t rows = source.shape(0), columns = source.shape(1), bins = counts.shape(0);
+    require(other.shape(0) == source.shape(0) && other.shape(1) == source.shape(1), "the two differ in shape");
+    const float *x = source.data(), *y = other.data();
+    int64_t* count = counts.data();
+    RowError total = {0.0, 0.0, 0.0, 0};
+    {
+        nb::gil_scoped_release released;
+        std::vector<RowError> sums(rows);
+        std::mutex adding;
+        parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
+            std::vector<int64_t> mine(bins);
+            for (int64_t row = begin; row < end; ++row) {
+                const int64_t at = row * columns;
+                sums[row] = kernels.row_error(x + at, y + at, columns);
+                if (limit > 0.0 && bins > 0)
+                    kernels.row_histogram(x + at, y + at, columns, limit, static_cast<int>(bins), mine.data());
+            }
+            const std::lock_guard<std::mutex> guard(adding);
+            for (int64_t i = 0; i < bins; ++i) count[i] += mine[i];
+        });
+        for (const RowError& row : sums) {
+            total.source_squares += row.source_squares;
+            total.error_squares += row.error_squares;
+            total.max_error = std::max(total.max_error, row.max_error);
+            total.nonfinite += row.nonfinite;
+        }
+    }
+    return nb::make_tuple(total.source_squares, total.error_squares, total.max_error, total.nonfinite);
+}
+
+// Three values a row (largest magnitude, lowest, highest) and how many are not finite.
+static void scan(const std::string& isa, Floats x, FloatsOut extremes, Counts nonfinite, int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    const int64_t rows = x.shape(0), columns = x.shape(1);
+    require((int64_t)extremes.shape(0) == rows && extremes.shape(1) == 3, "wrong shape of extremes");
+    require((int64_t)nonfinite.shape(0) == rows, "wrong shape of counts");
+    const float* values = x.data();
+    float* extreme = extremes.data();
+    int64_t* bad = nonfinite.data();
+    nb::gil_scoped_release released;
+    parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row) {
+            const RowScan found = kernels.row_scan(values + row * columns, columns);
+            extreme[3 * row] = found.largest;
+            extreme[3 * row + 1] = found.lowest;
+            extreme[3 * row + 2] = found.highest;
+            bad[row] = found.nonfinite;
+        }
+    });
+}
+
+static float max_group_error_ratio(const std::string& isa, Floats source, Floats other, int64_t group, float floor,
+                                   int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    const int64_t rows = source.shape(0), columns = source.shape(1);
+    require(other.shape(0) == source.shape(0) && other.shape(1) == source.shape(1), "the two differ in shape");
+    require(group > 0, "groups have at least one value");
+    const float *x = source.data(), *y = other.data();
+    nb::gil_scoped_release released;
+    std::mutex comparing;
+    float largest = 0.0f;
+    parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
+        float mine = 0.0f;
+        for (int64_t row = begin; row < end; ++row) {
+            for (int64_t at = 0; at < columns; at += group) {
+                const int64_t first = row * columns + at, count = std::min(group, columns - at);
+                mine = std::max(mine, kernels.group_error_ratio(x + first, y + first, count, floor));
+            }
+        }
+        const std::lock_guard<std::mutex> guard(comparing);
+        largest = std::max(largest, mine);
+    });
+    return largest;
+}
+
 NB_MODULE(_cpu, m) {
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
@@ -140,4 +368,16 @@ NB_MODULE(_cpu, m) {
     m.def("encode_blocks", &encode_blocks, nb::arg("isa"), nb::arg("kind"), nb::arg("x"), nb::arg("importance").none(),
           nb::arg("out"), nb::arg("search"), nb::arg("tensor_scale"), nb::arg("threads"));
     m.def("decode_blocks", &decode_blocks);
+    m.def("encode_groups", &encode_groups, nb::arg("isa"), nb::arg("x"), nb::arg("bits"), nb::arg("group"),
+          nb::arg("symmetric"), nb::arg("scale_type"), nb::arg("search"), nb::arg("importance").none(),
+          nb::arg("codes"), nb::arg("scales"), nb::arg("zeros"), nb::arg("threads"));
+    m.def("decode_groups", &decode_groups, nb::arg("isa"), nb::arg("codes"), nb::arg("scales"), nb::arg("zeros").none(),
+          nb::arg("middle"), nb::arg("group"), nb::arg("out"), nb::arg("threads"));
+    m.def("to_half", &to_half);
+    m.def("from_half", &from_half);
+    m.def("pack_bits", &pack_bits);
+    m.def("unpack_bits", &unpack_bits);
+    m.def("error_stats", &error_stats);
+    m.def("scan", &scan);
+    m.def("max_group_error_ratio", &max_group_error_ratio);
 }

@@ -49,6 +49,35 @@ struct Batch {
     bool search;
     float tensor_scale;  // NVFP4 only
 };
+// How the scale of a group is stored.
+enum ScaleType { kF16, kBF16, kF32 };
+
+// Sixteen groups of n values along rows, one a lane; lanes past the end as in Batch.
+struct GroupBatch {
+    const float* x[kLanes];
+    const float* weight[kLanes];
+    uint8_t* codes[kLanes];  // n unsigned codes
+    float scale[kLanes];     // results: the scale as stored
+    float zero[kLanes];      // and the unsigned code that stands for 0
+    float* scratch;          // 2 · 16 · n floats, 64-byte aligned
+    int n;
+    int bits;
+    ScaleType scale_type;
+    bool symmetric;
+    bool weighted;
+    bool search;
+};
+
+// Sums over one row. Values that are not finite in the source are counted and left out of all the rest.
+struct RowError {
+    double source_squares, error_squares, max_error;
+    int64_t nonfinite;
+};
+struct RowScan {
+    float largest, lowest, highest;
+    int64_t nonfinite;
+};
+
 using EncodeBatch = void (*)(const Batch& batch);
 using DecodeBlocks = void (*)(const uint8_t* in, int64_t blocks, float* out, float tensor_scale);
 
@@ -57,6 +86,17 @@ struct Kernels {
     bool (*all_finite)(const float* x, int64_t n);
     EncodeBatch encode[kKinds];
     DecodeBlocks decode[kKinds];
+    void (*encode_groups)(GroupBatch& batch);
+    void (*decode_group)(const uint8_t* codes, float scale, float zero, int64_t n, float* out);
+    void (*to_f16)(const float* x, int64_t n, uint16_t* out);
+    void (*from_f16)(const uint16_t* x, int64_t n, float* out);
+    void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
+    void (*from_bf16)(const uint16_t* x, int64_t n, float* out);
+    RowError (*row_error)(const float* source, const float* other, int64_t n);
+    // counts: `bins` of them, over −limit … limit; what lies outside is counted in the first and last.
+    void (*row_histogram)(const float* source, const float* other, int64_t n, double limit, int bins, int64_t* counts);
+    RowScan (*row_scan)(const float* x, int64_t n);
+    float (*group_error_ratio)(const float* source, const float* other, int64_t n, float floor);
 };
 
 const Kernels* kernels_baseline();

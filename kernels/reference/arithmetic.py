@@ -20,7 +20,7 @@ def minimum(a: np.ndarray, b: np.ndarray | np.float32) -> np.ndarray:
     return np.where(a < b, a, b)
 
 
-def clamp(a: np.ndarray, low: float, high: float) -> np.ndarray:
+def clamp(a: np.ndarray, low: float | np.float32, high: float | np.float32) -> np.ndarray:
     return minimum(maximum(a, np.float32(low)), np.float32(high))
 
 

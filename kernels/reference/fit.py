@@ -105,12 +105,20 @@ def fit_scale_to_targets(
     return best_xq / best_qq
 
 
+def limit_scale(scale: np.ndarray, largest: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """`scale` held to least … most times the largest magnitude, so that no value is clipped or rounded too far."""
+    least, most = limits
+    size = minimum(maximum(np.abs(scale), largest * np.float32(least)), largest * np.float32(most))
+    return np.copysign(size, scale)
+
+
 def fit_line_to_spreads(
-    highest: int, y: np.ndarray, w: np.ndarray | None, spreads: Sequence[tuple[float, float]], refits: int
+    highest: int, y: np.ndarray, w: np.ndarray | None, spreads: Sequence[tuple[float, float]], refits: int, slack: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """The best line y ≈ d·q + m for y in 0 … 1 and codes 0 … highest: d and m.
 
     First codes are y · (highest + steps) + offset for each of `spreads`; then as `fit_scale_to_targets`.
+    Neither end of the range is clipped by more than `slack`, and no step is longer than 2 · slack.
     """
     count = len(y)
     one, total = np.zeros(count, np.float32), np.zeros(count, np.float32)
@@ -136,4 +144,7 @@ def fit_line_to_spreads(
         better = best < explained
         best_d, best_m = np.where(better, d, best_d), np.where(better, m, best_m)
         best = np.where(better, explained, best)
-    return best_d, best_m
+    slack32 = np.float32(slack)
+    best_m = minimum(best_m, slack32)
+    reach = ((ONE - slack32) - best_m) * (ONE / np.float32(highest))
+    return clamp(maximum(best_d, reach), 0.0, np.float32(2) * slack32), best_m

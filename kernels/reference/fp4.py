@@ -56,15 +56,10 @@ def encode_mxfp4(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.
     e = (exponent >> 23).astype(np.int32) - np.where(huge, 1, 2)
     if search:
         w = None if weights is None else fit.normalise_weights(weights)
-        scales = {0: 0.25, 1: 0.5} if weights is None else {0: 0.25, 1: 0.5, -1: 0.125}
-        best, best_error = np.zeros(len(x), np.int32), None
-        for shift, scale in scales.items():
-            error = _e2m1_error(x, w, np.full(len(x), np.float32(scale)))
-            better = np.ones(len(x), bool) if best_error is None else error < best_error
-            best = np.where(better, shift, best)
-            best_error = error if best_error is None else np.where(better, error, best_error)
-        e = e + best
-        factor = np.ldexp(ONE, 2 - best).astype(np.float32)[:, None]
+        half, quarter = (_e2m1_error(x, w, np.full(len(x), np.float32(scale))) for scale in (0.5, 0.25))
+        next_is_better = half < quarter
+        e = e + next_is_better
+        factor = np.where(next_is_better, np.float32(2), np.float32(4))[:, None]
         codes = e2m1_code(e2m1_level(np.abs(x) * factor), x)
     else:
         codes = _e2m1_code_half_down(x * np.float32(4))

@@ -35,6 +35,8 @@ _SPREADS = (
     *((2.1, -1.4), (2.1, -1.05), (2.1, -0.7)),
 )
 _REFITS = 2
+_LIMITS = {4: (0.0953, 0.6), 5: (0.0541, 0.38), 8: (0.00783, 0.011)}
+_SLACK = {4: 0.15, 5: 0.085}
 
 
 def pack_nibbles(codes: np.ndarray) -> np.ndarray:
@@ -63,7 +65,7 @@ def _encode_centred(bits: int, x: np.ndarray, weights: np.ndarray | None, search
             w = fit.normalise_weights(weights)
             codes = fit.within(-half, half - 1)
             scale = fit.fit_scale_to_targets(codes, x, w, extreme, _TARGETS[bits], _REFITS)
-        stored = fit.scale_to_f16(scale)
+        stored = fit.scale_to_f16(fit.limit_scale(scale, np.abs(extreme), _LIMITS[bits]))
         inverse_scale = inverse(half_values(stored))[:, None]
         q = fit.within(-half, half - 1)(x * inverse_scale) + np.float32(half)
     else:
@@ -92,7 +94,8 @@ def encode_q8_0(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.n
     if search:
         w = None if weights is None else fit.normalise_weights(weights)
         targets = (_QUICK_TARGETS if weights is None else _TARGETS)[8]
-        stored = fit.scale_to_f16(fit.fit_scale_to_targets(fit.unlimited, x, w, largest, targets, 0))
+        scale = fit.fit_scale_to_targets(fit.unlimited, x, w, largest, targets, 0)
+        stored = fit.scale_to_f16(fit.limit_scale(scale, largest, _LIMITS[8]))
         q = rint(clamp(x * inverse(half_values(stored))[:, None], -127, 127))
     else:
         scale = largest / np.float32(127)
@@ -116,7 +119,7 @@ def _encode_affine(bits: int, x: np.ndarray, weights: np.ndarray | None, search:
             y = (x - low[:, None]) * inverse(span)[:, None]
             w = None if weights is None else fit.normalise_weights(weights)
             spreads, refits = (_QUICK_SPREADS, 0) if weights is None else (_SPREADS, _REFITS)
-            d, m = fit.fit_line_to_spreads(highest, y, w, spreads, refits)
+            d, m = fit.fit_line_to_spreads(highest, y, w, spreads, refits, _SLACK[bits])
             stored = fit.scale_to_f16(d * span)
             stored_minimum = f16_bits(clamp(m * span + low, -65504.0, 65504.0))
             scaled = (x - half_values(stored_minimum)[:, None]) * inverse(half_values(stored))[:, None]

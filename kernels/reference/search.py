@@ -1,47 +1,31 @@
-"""What every search for a scale shares; the numpy of kernels/cpu/encode/search.h and search_symmetric.h.
+"""What the searches of all super-block types share; the numpy of kernels/cpu/encode/search.h.
 
-Arrays of values are float32 [B, n] for B blocks; sums run over the values in order. weights: [B, n], or None for 1.
+The searches minimise Σ w·(x − decoded)², w the importance or 1, in the values a reader will decode: scales are taken
+as stored. Arrays of values are float32 [B, n] for B blocks; sums run over the values in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.reference.arithmetic import ONE, ZERO, clamp, f16_bits, inverse, maximum, rint
+from kernels.reference.arithmetic import ZERO, clamp, f16_bits, maximum
 
-# Values already divided by the scale → the values of the nearest codes.
-Codes = Callable[[np.ndarray], np.ndarray]
+LARGEST_SUM = np.float32(3.0e38)
+# Of equally good scales the first is kept, so that sub-blocks agree and share a grid: only more than rounding counts.
+MORE_THAN_ROUNDING = np.float32(1 + 2.0**-20)
 
 _TWO_POW_60 = np.float32(2.0**60)
 _TRACE = np.float32(2.0**-24)
 _TWO_POW_127 = np.uint32(0x7F000000)
 
 
-def integer_codes(half: int) -> Codes:
-    """The integers −half … half − 1."""
-    return lambda scaled: rint(clamp(scaled, -half, half - 1))
-
-
-def largest_magnitude(x: np.ndarray) -> np.ndarray:
-    """max |x| of each row."""
-    largest = np.zeros(len(x), np.float32)
-    for i in range(x.shape[1]):
-        largest = maximum(largest, np.abs(x[:, i]))
-    return largest
-
-
-def _exponent_bits(a: np.ndarray) -> np.ndarray:
-    return a.view(np.uint32) & np.uint32(0x7F800000)
-
-
 @dataclass(frozen=True)
 class Normalised:
     """Blocks and importance divided by powers of two that bring the largest of each into [1, 2).
 
-    True values are x · unit; inverse is 1 / unit, exactly.
+    x, w: [B, n] (w None without importance). True values are x · unit; inverse is 1 / unit, exactly; both [B].
     """
 
     x: np.ndarray
@@ -50,71 +34,74 @@ class Normalised:
     inverse: np.ndarray
 
 
+def _largest(values: np.ndarray) -> np.ndarray:
+    largest = np.zeros(len(values), np.float32)
+    for i in range(values.shape[1]):
+        largest = maximum(largest, values[:, i])
+    return largest
+
+
+def _exponent_bits(a: np.ndarray) -> np.ndarray:
+    return a.view(np.uint32) & np.uint32(0x7F800000)
+
+
 def normalise(x: np.ndarray, weights: np.ndarray | None) -> Normalised:
     """Outside 2^±60 every type stores nothing but zeros or its largest value, so the unit stops there."""
-    exponent = _exponent_bits(clamp(largest_magnitude(x), 1 / _TWO_POW_60, _TWO_POW_60))
+    exponent = _exponent_bits(clamp(_largest(np.abs(x)), 1 / _TWO_POW_60, _TWO_POW_60))
     unit, inverse_unit = exponent.view(np.float32), (_TWO_POW_127 - exponent).view(np.float32)
-    with np.errstate(over="ignore"):
-        x = clamp(x * inverse_unit[:, None], -2.0, 2.0)
+    x = clamp(x * inverse_unit[:, None], -2.0, 2.0)
     if weights is not None:
-        scale = (_TWO_POW_127 - _exponent_bits(largest_magnitude(weights))).view(np.float32)
+        scale = (_TWO_POW_127 - _exponent_bits(_largest(weights))).view(np.float32)
         # Columns of no importance keep a trace of it, so that no sum of weights is zero.
         weights = maximum(weights * scale[:, None], _TRACE)
     return Normalised(x, weights, unit, inverse_unit)
 
 
-def store_scale(scale: np.ndarray, block: Normalised) -> tuple[np.ndarray, np.ndarray]:
-    """The float16 nearest to `scale` as uint16, never Inf, and never 0 unless scale is; and its normalised value."""
+@dataclass(frozen=True)
+class StoredScale:
+    """bits: float16 as uint16 [B]; value: the same, normalised, float32 [B]."""
+
+    bits: np.ndarray
+    value: np.ndarray
+
+    def where(self, take: np.ndarray, other: StoredScale) -> StoredScale:
+        """`other` in the blocks where `take` is true."""
+        return StoredScale(np.where(take, other.bits, self.bits), np.where(take, other.value, self.value))
+
+
+def store_scale(scale: np.ndarray, block: Normalised) -> StoredScale:
+    """The float16 nearest to scale: never Inf, and never 0 unless scale is."""
     half = f16_bits(np.abs(scale) * block.unit)
     smallest = np.where(scale == ZERO, np.uint16(0), np.uint16(1))
     sign = (scale.view(np.uint32) >> 16).astype(np.uint16) & np.uint16(0x8000)
     stored = np.maximum(np.minimum(half, np.uint16(0x7BFF)), smallest) | sign
-    return stored, stored.view(np.float16).astype(np.float32) * block.inverse
+    return StoredScale(stored, stored.view(np.float16).astype(np.float32) * block.inverse)
+
+
+def largest_sub(limit: float, k: int) -> np.float32:
+    """What candidate k of a super-block's scale stores the largest sub-scale as.
+
+    Half integers from the limit towards zero; the 16th is two thirds of it, for float16 so small that the nearest to
+    all others would be cut off.
+    """
+    if k == 15:
+        return np.float32(limit) * (np.float32(2) / np.float32(3))
+    return np.float32(limit + 0.5 * k if limit < 0 else limit - 0.5 * k)
 
 
 def weigh(w: np.ndarray | None, i: int, a: np.ndarray) -> np.ndarray:
+    """w·a for value i of each block; w is 1 when there is no importance."""
     return a if w is None else w[:, i] * a
 
 
-def scale_sums(
-    codes: Codes, x: np.ndarray, w: np.ndarray | None, inverse_scale: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Σ w·x·q and Σ w·q² for the codes that x · inverse_scale gives."""
-    xq, qq = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
-    for i in range(x.shape[1]):
-        q = codes(x[:, i] * inverse_scale)
-        wq = weigh(w, i, q)
-        xq, qq = xq + wq * x[:, i], qq + wq * q
-    return xq, qq
+def split(values: np.ndarray, sub_blocks: int) -> np.ndarray:
+    """[B, n] → [B · sub_blocks, n / sub_blocks]."""
+    return values.reshape(len(values) * sub_blocks, -1)
 
 
-def squared_error(codes: Codes, x: np.ndarray, w: np.ndarray | None, scale: np.ndarray) -> np.ndarray:
-    """Σ w·(x − scale·q)² for the nearest codes."""
-    inverse_scale, error = inverse(scale), np.zeros(len(x), np.float32)
-    for i in range(x.shape[1]):
-        e = x[:, i] - scale * codes(x[:, i] * inverse_scale)
-        error = error + weigh(w, i, e) * e
-    return error
-
-
-def extreme_value(x: np.ndarray) -> np.ndarray:
-    """The value of largest magnitude, with its sign; of equals the first."""
-    extreme = x[:, 0]
-    for i in range(1, x.shape[1]):
-        extreme = np.where(np.abs(extreme) < np.abs(x[:, i]), x[:, i], extreme)
-    return extreme
-
-
-def fit_scale(codes: Codes, x: np.ndarray, w: np.ndarray | None, targets: Sequence[float]) -> np.ndarray:
-    """The best real-valued scale.
-
-    Each of `targets` is where the value of largest magnitude would go; its codes are fitted by least squares, and the
-    fit that explains most is kept: the largest (Σ w·x·q)² / Σ w·q².
-    """
-    inverse_extreme = inverse(extreme_value(x))
-    best_xq, best_qq = np.zeros(len(x), np.float32), np.full(len(x), ONE)
-    for target in targets:
-        xq, qq = scale_sums(codes, x, w, inverse_extreme * np.float32(target))
-        better = best_xq * best_xq * qq < xq * xq * best_qq
-        best_xq, best_qq = np.where(better, xq, best_xq), np.where(better, qq, best_qq)
-    return best_xq / best_qq
+def total(parts: np.ndarray) -> np.ndarray:
+    """Σ over the columns of [B, n], one after another: float32 sums depend on the order."""
+    result = np.zeros(len(parts), np.float32)
+    for j in range(parts.shape[1]):
+        result = result + parts[:, j]
+    return result

@@ -9,13 +9,12 @@ namespace bitsmith {
 namespace BITSMITH_NS {
 
 // Importance of the block's columns, the largest in [1, 2). Columns of none keep a trace: no sum of weights is zero.
-template <int kValues>
-BITSMITH_INLINE void load_weights(const Batch& batch, F* w) {
-    load_transposed(batch.weight, 0, kValues, w);
+BITSMITH_INLINE void load_weights(const float* const weight[kLanes], int n, F* w) {
+    load_transposed(weight, 0, n, w);
     F largest = splat(0.0f);
-    for (int i = 0; i < kValues; ++i) largest = max(largest, w[i]);
+    for (int i = 0; i < n; ++i) largest = max(largest, w[i]);
     const F scale = as_float(splat(0x7F000000) - exponent_bits(largest));
-    for (int i = 0; i < kValues; ++i) w[i] = max(w[i] * scale, splat(1.0f / 16777216.0f));
+    for (int i = 0; i < n; ++i) w[i] = max(w[i] * scale, splat(1.0f / 16777216.0f));
 }
 
 // The float16 nearest to scale: never Inf, and never 0 unless scale is.
@@ -74,6 +73,17 @@ BITSMITH_INLINE F fit_scale_to_targets(const F* x, const F* w, const F& extreme,
     return best.xq / best.qq;
 }
 
+// A scale may be fitted to a few columns of great importance, but no value may end further from its source than the
+// formats promise (core/formats). A scale of at least `least` times the largest magnitude does not clip too much, one
+// of at most `most` times that is not too coarse.
+struct ScaleLimits {
+    float least, most;
+};
+BITSMITH_INLINE F limit_scale(const F& scale, const F& largest, const ScaleLimits& limits) {
+    const F size = min(max(abs(scale), largest * splat(limits.least)), largest * splat(limits.most));
+    return as_float(bits(size) | (bits(scale) & splat(INT32_MIN)));
+}
+
 // Σ w, Σ w·y, Σ w·q, Σ w·y·q, Σ w·q²: what the line y ≈ d·q + m is fitted to.
 struct LineSums {
     F one, y, q, yq, qq;
@@ -92,9 +102,11 @@ struct Spread {
     float steps, offset;
 };
 
-// The best line for y in 0 … 1 and codes 0 … kHighest, as in fit_scale_to_targets.
+// The best line for y in 0 … 1 and codes 0 … kHighest, as in fit_scale_to_targets. Neither end of the range is clipped
+// by more than `slack`, and no step is longer than 2 · slack.
 template <int kHighest, bool kWeighted, int kSpreads>
-BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const F* w, const Spread (&spreads)[kSpreads], int refits) {
+BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const F* w, const Spread (&spreads)[kSpreads], int refits,
+                                         float slack) {
     F one = splat(0.0f), sum = splat(0.0f);
     BITSMITH_UNROLL for (int i = 0; i < 32; ++i) {
         one = one + weigh<kWeighted>(w, i, splat(1.0f));
@@ -120,6 +132,8 @@ BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const F* w, const Spread
         best.m = select(better, line.m, best.m);
         best.explained = select(better, line.explained, best.explained);
     }
+    best.m = min(best.m, splat(slack));
+    best.d = clamp(max(best.d, (splat(1.0f - slack) - best.m) * splat(1.0f / kHighest)), 0.0f, 2.0f * slack);
     return best;
 }
 

@@ -41,20 +41,12 @@ BITSMITH_INLINE F e2m1_error(const F* x, const F* w, const F& scale) {
     return error;
 }
 
-// Exponents tried, as shifts of ggml's floor(log2 amax) − 2: one more clips nothing, one less clips much.
+// Whether one more than ggml's exponent, floor(log2 amax) − 2, has the smaller error: nothing is clipped then.
 template <bool kWeighted>
-BITSMITH_INLINE I search_exponent(const Batch& batch, const F x[32]) {
+BITSMITH_INLINE M next_exponent_is_better(const Batch& batch, const F x[32]) {
     F w[kWeighted ? 32 : 1];
-    if constexpr (kWeighted) load_weights<32>(batch, w);
-    I best = splat(0);
-    F best_error = e2m1_error<32, kWeighted>(x, w, splat(0.25f));
-    for (int shift = 1; shift >= (kWeighted ? -1 : 1); shift -= 2) {
-        const F error = e2m1_error<32, kWeighted>(x, w, splat(shift > 0 ? 0.5f : 0.125f));
-        const M better = less(error, best_error);
-        best = select(better, splat(shift), best);
-        best_error = select(better, error, best_error);
-    }
-    return best;
+    if constexpr (kWeighted) load_weights(batch.weight, 32, w);
+    return less(e2m1_error<32, kWeighted>(x, w, splat(0.5f)), e2m1_error<32, kWeighted>(x, w, splat(0.25f)));
 }
 
 inline void encode_mxfp4(const Batch& batch) {
@@ -69,9 +61,10 @@ inline void encode_mxfp4(const Batch& batch) {
     for (int i = 0; i < 32; ++i) x[i] = x[i] * normalise * fold;
     I e = (exponent >> 23) - select(huge, splat(1), splat(2)), code[32];
     if (batch.search) {
-        const I shift = batch.weighted ? search_exponent<true>(batch, x) : search_exponent<false>(batch, x);
-        const F factor = as_float(splat(0x40800000) - (shift << 23));  // 4, 2 or 8
-        e = e + shift;
+        const M next =
+            batch.weighted ? next_exponent_is_better<true>(batch, x) : next_exponent_is_better<false>(batch, x);
+        const F factor = select(next, splat(2.0f), splat(4.0f));
+        e = e + select(next, splat(1), splat(0));
         for (int i = 0; i < 32; ++i) code[i] = e2m1_code(e2m1_level(abs(x[i]) * factor), x[i]);
     } else {
         for (int i = 0; i < 32; ++i) code[i] = e2m1_code_half_down(x[i] * splat(4.0f));
@@ -115,7 +108,7 @@ template <bool kWeighted>
 BITSMITH_INLINE void encode_nvfp4_groups(const Batch& batch) {
     F x[64], w[kWeighted ? 64 : 1];
     load_transposed(batch.x, 0, 64, x);
-    if constexpr (kWeighted) load_weights<64>(batch, w);
+    if constexpr (kWeighted) load_weights(batch.weight, 64, w);
     const F tensor_scale = splat(batch.tensor_scale);
     I scales[4];
     for (int group = 0; group < 4; ++group) {

@@ -20,6 +20,7 @@ constexpr float kTargets5[] = {-16.0f, -17.6f, -17.0f, -16.5f, -15.5f, -15.0f, -
                                -14.0f, -13.5f, -12.5f, 15.5f,  15.0f,  14.5f,  14.0f};
 constexpr float kTargets8[] = {127.0f, 126.6f, 126.2f, 125.8f, 125.4f, 125.0f, 124.6f, 124.2f, 123.8f, 123.4f};
 constexpr int kRefits = 2;
+constexpr ScaleLimits kLimits4 = {0.0953f, 0.6f}, kLimits5 = {0.0541f, 0.38f}, kLimits8 = {0.00783f, 0.011f};
 
 // The value of largest magnitude, with its sign; of equals the first.
 template <int kValues>
@@ -37,7 +38,7 @@ BITSMITH_INLINE F largest_magnitude(const F* x) {
 
 template <int kBits, int kQuick, int kThorough>
 BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQuick],
-                                    const float (&thorough)[kThorough]) {
+                                    const float (&thorough)[kThorough], const ScaleLimits& limits) {
     constexpr int kHalf = 1 << (kBits - 1);
     F x[32];
     I code[32], stored;
@@ -47,12 +48,12 @@ BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQu
         F scale;
         if (batch.weighted) {
             F w[32];
-            load_weights<32>(batch, w);
+            load_weights(batch.weight, 32, w);
             scale = fit_scale_to_targets<Within<-kHalf, kHalf - 1>, 32, true>(x, w, extreme, thorough, kRefits);
         } else {
             scale = fit_scale_to_targets<Below<kHalf - 1>, 32, false>(x, nullptr, extreme, quick, 0);
         }
-        stored = scale_to_f16(scale);
+        stored = scale_to_f16(limit_scale(scale, abs(extreme), limits));
         const F inverse_scale = inverse(from_f16(stored));
         BITSMITH_UNROLL for (int i = 0; i < 32; ++i) {
             code[i] = Within<-kHalf, kHalf - 1>::integer(x[i] * inverse_scale) + splat(kHalf);
@@ -67,10 +68,10 @@ BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQu
     store_codes<kBits>(batch.out, 2, code);
 }
 inline void encode_q4_0(const Batch& batch) {
-    encode_centred<4>(batch, kQuickTargets4, kTargets4);
+    encode_centred<4>(batch, kQuickTargets4, kTargets4, kLimits4);
 }
 inline void encode_q5_0(const Batch& batch) {
-    encode_centred<5>(batch, kQuickTargets5, kTargets5);
+    encode_centred<5>(batch, kQuickTargets5, kTargets5, kLimits5);
 }
 
 // Nearest integer, ties away from zero, for 0 ≤ a < 2^22.
@@ -89,12 +90,12 @@ inline void encode_q8_0(const Batch& batch) {
         F scale;
         if (batch.weighted) {
             F w[32];
-            load_weights<32>(batch, w);
+            load_weights(batch.weight, 32, w);
             scale = fit_scale_to_targets<Unlimited, 32, true>(x, w, largest, kTargets8, 0);
         } else {
             scale = fit_scale_to_targets<Unlimited, 32, false>(x, nullptr, largest, kQuickTargets8, 0);
         }
-        stored = scale_to_f16(scale);
+        stored = scale_to_f16(limit_scale(scale, largest, kLimits8));
         const F inverse_scale = inverse(from_f16(stored));
         BITSMITH_UNROLL for (int i = 0; i < 32; ++i) code[i] = Within<-127, 127>::integer(x[i] * inverse_scale);
     } else {
@@ -118,6 +119,7 @@ constexpr Spread kSpreads[] = {{-0.8f, 0.1f}, {-0.8f, 0.4f},  {-0.8f, 0.7f},  {0
 template <int kBits>
 BITSMITH_INLINE void encode_affine(const Batch& batch) {
     constexpr int kHighest = (1 << kBits) - 1;
+    constexpr float kSlack = kBits == 4 ? 0.15f : 0.085f;
     F x[32];
     I code[32], stored, stored_minimum;
     load_transposed(batch.x, 0, 32, x);
@@ -134,10 +136,10 @@ BITSMITH_INLINE void encode_affine(const Batch& batch) {
         Line line;
         if (batch.weighted) {
             F w[32];
-            load_weights<32>(batch, w);
-            line = fit_line_to_spreads<kHighest, true>(y, w, kSpreads, kRefits);
+            load_weights(batch.weight, 32, w);
+            line = fit_line_to_spreads<kHighest, true>(y, w, kSpreads, kRefits, kSlack);
         } else {
-            line = fit_line_to_spreads<kHighest, false>(y, nullptr, kQuickSpreads, 0);
+            line = fit_line_to_spreads<kHighest, false>(y, nullptr, kQuickSpreads, 0, kSlack);
         }
         stored = scale_to_f16(line.d * range);
         stored_minimum = to_f16(clamp(line.m * range + low, -65504.0f, 65504.0f));

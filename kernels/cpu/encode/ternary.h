@@ -12,7 +12,7 @@ constexpr int kTernaryRefits = 2;
 template <bool kWeighted>
 BITSMITH_INLINE F search_ternary(const Batch& batch, const F x[256], const F& largest) {
     F w[kWeighted ? 256 : 1];
-    if constexpr (kWeighted) load_weights<256>(batch, w);
+    if constexpr (kWeighted) load_weights(batch.weight, 256, w);
     return fit_scale_to_targets<Within<-1, 1>, 256, kWeighted>(x, w, largest, kTernaryTargets, kTernaryRefits);
 }
 

@@ -1,11 +1,14 @@
 // The body of every instruction set's translation unit. The file that includes it defines BITSMITH_NS.
+#include "../convert.h"
+#include "../decode/groups.h"
 #include "../decode/kquants.h"
 #include "../decode/legacy.h"
 #include "../decode/levels.h"
 #include "../encode/fp4.h"
+#include "../encode/groups.h"
 #include "../encode/legacy.h"
 #include "../encode/ternary.h"
-#include "../finite.h"
+#include "../statistics.h"
 
 namespace bitsmith {
 namespace BITSMITH_NS {
@@ -54,6 +57,16 @@ static const Kernels kKernels = {
         decode_mxfp4,
         decode_nvfp4,
     },
+    encode_groups,
+    decode_group,
+    row_to_f16,
+    row_from_f16,
+    row_to_bf16,
+    row_from_bf16,
+    row_error,
+    row_histogram,
+    row_scan,
+    group_error_ratio,
 };
 
 }  // namespace BITSMITH_NS
