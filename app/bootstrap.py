@@ -89,9 +89,9 @@ def start_background(window: MainWindow) -> None:
 
 def load_libraries() -> None:
     """Import what pages need, on a worker, so that the window answers meanwhile."""
-    import pyqtgraph  # noqa: F401
-
     from app.main_window import PAGES
+    from app.plots.panel import load_library
 
+    load_library()
     for place in PAGES.values():
         import_module(place.split(":")[0])

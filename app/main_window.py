@@ -216,11 +216,18 @@ class MainWindow(QMainWindow):
             self.move(left, top)
 
     def build_pages(self) -> None:
-        """Build the pages that have not been shown yet, one each time the event loop comes around."""
+        """Build what has not been shown yet, page by page and plot by plot, each when the event loop comes around."""
+        from app.plots import PlotPanel
+
         missing = next((key for key in PAGES if key not in self._pages), None)
+        plot = next((panel for panel in self.findChildren(PlotPanel) if not panel.prepared), None)
         if missing is not None:
             self.page(missing)
-            QTimer.singleShot(0, self.build_pages)
+        elif plot is not None:
+            plot.prepare()
+        else:
+            return
+        QTimer.singleShot(0, self.build_pages)
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if _dropped_path(event) is not None:

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 NO_DATA = "No data yet"
 
 
+def load_library() -> None:
+    """Import pyqtgraph, which takes half a second, before the first plot needs it. Any thread."""
+    import pyqtgraph  # noqa: F401
+
+
 class PlotPanel(QWidget):
     """Base of the plots. A plot overrides `draw`, `read_out`, `table` and `describe`, and calls `redraw` on new data.
 
@@ -66,6 +71,11 @@ class PlotPanel(QWidget):
     # ---- content ---------------------------------------------------------------------------------------------------
 
     @property
+    def prepared(self) -> bool:
+        """Whether the plot itself exists already."""
+        return self._plot is not None
+
+    @property
     def has_data(self) -> bool:
         return self._layers.currentWidget() is self._figure
 
@@ -98,6 +108,15 @@ class PlotPanel(QWidget):
         set_available(self._menu_button)
         self.setAccessibleName(title)
         self.setAccessibleDescription(" ".join(part for part in (self.describe(), note) if part))
+
+    def prepare(self) -> None:
+        """Make the empty plot ahead of its first data, and paint it once out of sight: a fifth of a second."""
+        if self._plot is None:
+            plot = self._ensure_plot()
+            self._style(plot, current())
+            plot.plot([0.0, 1.0, 2.0], [1.0, 2.0], stepMode="center", fillLevel=0.0, brush=current().color("muted"))
+            plot.grab()
+            plot.clear()
 
     def read_hint(self) -> str:
         """What the read-out says while the pointer is elsewhere. Keeps the line's height, so nothing jumps."""

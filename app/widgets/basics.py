@@ -186,7 +186,11 @@ class EmptyState(QWidget):
         text.setAlignment(Qt.AlignmentFlag.AlignHCenter)
         text.setFixedWidth(460)
         layout.addWidget(heading, 0, Qt.AlignmentFlag.AlignHCenter)
-        layout.addWidget(text, 0, Qt.AlignmentFlag.AlignHCenter)
+        row = QHBoxLayout()  # an alignment flag would take the label's height for one line and cut the others off
+        row.addStretch(1)
+        row.addWidget(text)
+        row.addStretch(1)
+        layout.addLayout(row)
         self.button = button
         if button is not None:
             layout.addSpacing(SPACE_2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from PySide6.QtGui import QAction, QGuiApplication
-from PySide6.QtWidgets import QPlainTextEdit, QPushButton
+from PySide6.QtWidgets import QLabel, QPlainTextEdit, QPushButton
 
 from app.widgets.basics import EmptyState, PrimaryButton, button, quiet_button, set_available
 from app.widgets.inline_error import InlineError
@@ -138,3 +138,12 @@ def test_empty_state_tells_its_purpose_to_screen_readers(qtbot) -> None:  # type
     qtbot.addWidget(state)
     assert state.accessibleName() == "No model is open"
     assert state.accessibleDescription() == "Drop a model here."
+
+
+def test_empty_state_shows_all_of_its_sentence(qtbot) -> None:  # type: ignore[no-untyped-def]
+    state = EmptyState("Nothing here", "A sentence with a few words. " * 8, PrimaryButton("Open"), icon="box")
+    qtbot.addWidget(state)
+    state.resize(900, 500)
+    state.show()
+    text = max(state.findChildren(QLabel), key=lambda one: len(one.text()))
+    assert text.height() >= text.heightForWidth(text.width())
