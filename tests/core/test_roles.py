@@ -153,3 +153,7 @@ def test_odd_names_are_other_and_cheap() -> None:
 def test_natural_order() -> None:
     names = ["blk.10.a", "blk.2.a", "blk.1.b", "blk.1.a", "output", "blk.2.a.weight"]
     assert sorted(names, key=natural_key) == ["blk.1.a", "blk.1.b", "blk.2.a", "blk.2.a.weight", "blk.10.a", "output"]
+
+
+def test_natural_order_takes_any_name() -> None:
+    assert len(sorted(["9" * 5000, "٣", "", "1.2", "a1", "1a", "blk.2"], key=natural_key)) == 7
