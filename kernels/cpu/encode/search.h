@@ -9,6 +9,8 @@ namespace bitsmith {
 namespace BITSMITH_NS {
 
 constexpr float kLargestSum = 3.0e38f;
+// Of equally good scales the first is kept, so that sub-blocks agree and share a grid: only more than rounding counts.
+constexpr float kMoreThanRounding = 1.0f + 1.0f / (1 << 20);
 
 // Values and importance divided by powers of two that bring the largest of each block into [1, 2): nothing overflows
 // or underflows on the way, whatever the unit of the weights, and the division itself is exact.
@@ -24,7 +26,9 @@ struct Normalised {
 constexpr float kTwoPow60 = 1152921504606846976.0f;
 
 // The power of two at or below a, for normal a > 0.
-BITSMITH_INLINE I exponent_bits(const F& a) { return bits(a) & splat(0x7F800000); }
+BITSMITH_INLINE I exponent_bits(const F& a) {
+    return bits(a) & splat(0x7F800000);
+}
 
 template <int kValues, bool kWeighted>
 BITSMITH_INLINE void load_normalised(const Batch& batch, Normalised<kValues, kWeighted>& block) {
@@ -58,6 +62,12 @@ BITSMITH_INLINE StoredScale store_scale(const F& scale, const Block& block) {
     const I sign = (bits(scale) >> 16) & splat(0x8000);
     const I stored = max(min(half, splat(0x7BFF)), smallest) | sign;
     return {stored, from_f16(stored) * block.inverse};
+}
+
+// What candidate k of a super-block's scale stores the largest sub-scale as, in units of the largest it can be: half
+// integers downwards, and the 16th two thirds, for float16 so small that the nearest to all others would be cut off.
+BITSMITH_INLINE float largest_sub(float limit, int k) {
+    return k == 15 ? limit * (2.0f / 3.0f) : limit < 0.0f ? limit + 0.5f * float(k) : limit - 0.5f * float(k);
 }
 
 // w·a, where w is 1 when there is no importance.

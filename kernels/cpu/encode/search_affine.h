@@ -5,6 +5,9 @@
 namespace bitsmith {
 namespace BITSMITH_NS {
 
+// Below this share of the product of its diagonal, a determinant is nothing but rounding.
+constexpr float kSingular = 1e-5f;
+
 // Sums over the codes that a scale and a minimum give: all that least squares needs to fit both.
 struct LineSums {
     F q, qq, xq;  // Σ w·q, Σ w·q², Σ w·x·q
@@ -42,15 +45,26 @@ BITSMITH_INLINE F line_error(const F* x, const F* w, const F& scale, const F& in
 // x ≈ scale · q + minimum, with minimum ≤ 0 as the format wants, and the sums of x that do not depend on codes.
 struct Line {
     F scale, minimum;
-    F w, x;  // Σ w, Σ w·x
+    F q, qq;  // Σ w·q, Σ w·q² of the codes it was fitted to
+    F w, x;   // Σ w, Σ w·x
+};
+
+struct AffineSearch {
+    const float* margins;  // see fit_line
+    int count;
+    int refits;       // of a sub-block's line to its codes
+    int d_steps;      // candidates of d, and of dmin, see largest_sub
+    int d_refits;     // of d and dmin to all codes
+    bool neighbours;  // whether L ± 1 and M ± 1 are tried
 };
 
 // The best real-valued line: stretch the range of x over kLevels + each of `margins` steps (a negative margin leaves
 // room, a positive one clips the top), fit by least squares to the codes, keep the one that explains most.
 template <int kLevels, int kValues, bool kWeighted>
-BITSMITH_INLINE Line fit_line(const F* x, const F* w, const float* margins, int count) {
+BITSMITH_INLINE Line fit_line(const F* x, const F* w, const AffineSearch& search) {
     F low = splat(0.0f), high = x[0];
-    Line line = {splat(0.0f), splat(0.0f), splat(kWeighted ? 0.0f : float(kValues)), splat(0.0f)};
+    Line line = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f), splat(kWeighted ? 0.0f : float(kValues)),
+                 splat(0.0f)};
     for (int i = 0; i < kValues; ++i) {
         low = min(low, x[i]);
         high = max(high, x[i]);
@@ -62,21 +76,25 @@ BITSMITH_INLINE Line fit_line(const F* x, const F* w, const float* margins, int 
     line.scale = range * splat(1.0f / kLevels);
     line.minimum = low;
     F most = splat(-kLargestSum);
-    for (int k = 0; k < count; ++k) {
-        const F inverse_scale = inverse_range * splat(float(kLevels) + margins[k]);
-        const LineSums sums = line_sums<kLevels, kValues, kWeighted>(x, w, inverse_scale, low);
+    for (int k = 0; k < search.count + search.refits; ++k) {
+        const F inverse_scale =
+            k < search.count ? inverse_range * splat(float(kLevels) + search.margins[k]) : inverse(line.scale);
+        const F start = k < search.count ? low : line.minimum;
+        const LineSums sums = line_sums<kLevels, kValues, kWeighted>(x, w, inverse_scale, start);
         const F determinant = line.w * sums.qq - sums.q * sums.q;
-        const F inverse_determinant = inverse(determinant);
-        F scale = (line.w * sums.xq - line.x * sums.q) * inverse_determinant;
-        F minimum = (sums.qq * line.x - sums.q * sums.xq) * inverse_determinant;
-        const M above = less(splat(0.0f), minimum);
-        scale = select(above, sums.xq * inverse(sums.qq), scale);
-        minimum = select(above, splat(0.0f), minimum);
-        const F explained = scale * sums.xq + minimum * line.x;
-        const M better = less(most, explained) & less(splat(0.0f), determinant);
+        const M solvable = less(splat(kSingular) * line.w * sums.qq, determinant);
+        const F fitted = (sums.qq * line.x - sums.q * sums.xq) * inverse(determinant);
+        const F minimum = select(solvable, min(fitted, splat(0.0f)), start);
+        // The best scale for this minimum, and what both explain of Σ w·x².
+        const F covered = sums.xq - minimum * sums.q;
+        const F scale = covered * inverse(sums.qq);
+        const F explained = scale * covered + minimum * ((line.x + line.x) - minimum * line.w);
+        const M better = less(most * splat(kMoreThanRounding), explained);
         most = select(better, explained, most);
         line.scale = select(better, scale, line.scale);
         line.minimum = select(better, minimum, line.minimum);
+        line.q = select(better, sums.q, line.q);
+        line.qq = select(better, sums.qq, line.qq);
     }
     return line;
 }
@@ -85,83 +103,139 @@ template <int kSubBlocks>
 struct AffineScales {
     StoredScale d, dmin;
     F sub[kSubBlocks], sub_min[kSubBlocks];  // L and M, integers
+    F error;                                 // Σ w·(x − decoded)²
 };
 
-struct AffineSearch {
-    const float* margins;  // see fit_line; the first is used alone when there is no search
-    int count;
-    int rounds;       // how often d and dmin are fitted again
-    bool neighbours;  // whether L ± 1 and M ± 1 are tried
-};
+// The minimum that suits another scale than the line's, with codes fixed: it keeps the mean in place.
+BITSMITH_INLINE F minimum_for(const Line& line, const F& scale) {
+    return line.minimum + (line.scale - scale) * (line.q * inverse(line.w));
+}
 
-// The sums of least squares for d and dmin, with the codes and sub-scales fixed.
-struct AffineFit {
-    F ll, lm, mm, xl, xm;
-};
+// The float16 whose multiples 0 … kHighest come nearest to `target` ≥ 0, by squares weighted with `weight`.
+template <int kHighest, int kSubBlocks, class Block>
+BITSMITH_INLINE StoredScale choose_step(const Block& block, int steps, const F* target, const F* weight) {
+    F widest = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) widest = max(widest, target[j]);
+    F least = splat(kLargestSum);
+    StoredScale best = {splat(0), splat(0.0f)};
+    for (int k = 0; k < steps; ++k) {
+        const StoredScale d = store_scale(widest / splat(largest_sub(float(kHighest), k)), block);
+        const F inverse_d = inverse(d.value);
+        F cost = splat(0.0f);
+        for (int j = 0; j < kSubBlocks; ++j) {
+            const F missed = target[j] - d.value * rint(clamp(target[j] * inverse_d, 0.0f, kHighest));
+            cost = cost + weight[j] * missed * missed;
+        }
+        const M better = less(cost, least);
+        least = select(better, cost, least);
+        best.bits = select(better, d.bits, best.bits);
+        best.value = select(better, d.value, best.value);
+    }
+    return best;
+}
+
+// d and dmin from the sub-blocks' own lines. With codes fixed, missing a scale by δ, the minimum moved to suit, costs
+// δ² · (Σ w·q² − (Σ w·q)² / Σ w), and missing that minimum by δ costs δ² · Σ w: no pass over the values is needed.
+template <int kHighest, int kSubBlocks, class Block>
+BITSMITH_INLINE void choose_d(const Block& block, int steps, const Line line[kSubBlocks],
+                              AffineScales<kSubBlocks>& scales) {
+    F target[kSubBlocks], weight[kSubBlocks];
+    for (int j = 0; j < kSubBlocks; ++j) {
+        target[j] = line[j].scale;
+        weight[j] = max(line[j].qq - line[j].q * line[j].q * inverse(line[j].w), splat(0.0f));
+    }
+    scales.d = choose_step<kHighest, kSubBlocks>(block, steps, target, weight);
+    const F inverse_d = inverse(scales.d.value);
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F sub = rint(clamp(line[j].scale * inverse_d, 0.0f, kHighest));
+        target[j] = max(negate(minimum_for(line[j], scales.d.value * sub)), splat(0.0f));
+        weight[j] = line[j].w;
+    }
+    scales.dmin = choose_step<kHighest, kSubBlocks>(block, steps, target, weight);
+}
+
+// For each sub-block the L nearest to its line, or a neighbour, with the M that suits it, then that M or a neighbour.
+template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
+BITSMITH_INLINE void settle(const Normalised<256, kWeighted>& block, const AffineSearch& search,
+                            const Line line[kSubBlocks], AffineScales<kSubBlocks>& scales) {
+    constexpr int kValues = 256 / kSubBlocks;
+    const F inverse_d = inverse(scales.d.value), inverse_dmin = inverse(scales.dmin.value);
+    scales.error = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F* x = block.x + j * kValues;
+        const F* w = kWeighted ? block.w + j * kValues : block.w;
+        const F nearest = rint(clamp(line[j].scale * inverse_d, 0.0f, kHighest));
+        F best_error = splat(kLargestSum);
+        for (int k = 0; k < (search.neighbours ? 5 : 1); ++k) {
+            const float step = k == 1 || k == 3 ? -1.0f : 1.0f;
+            F sub = scales.sub[j], sub_min = scales.sub_min[j];
+            if (k < 3) {
+                sub = k == 0 ? nearest : clamp(nearest + splat(step), 0.0f, kHighest);
+                sub_min =
+                    rint(clamp(negate(minimum_for(line[j], scales.d.value * sub)) * inverse_dmin, 0.0f, kHighest));
+            } else {
+                sub_min = clamp(sub_min + splat(step), 0.0f, kHighest);
+            }
+            const F scale = scales.d.value * sub;
+            const F error = line_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale),
+                                                                    negate(scales.dmin.value * sub_min));
+            const M better = less(error, best_error);
+            scales.sub[j] = select(better, sub, scales.sub[j]);
+            scales.sub_min[j] = select(better, sub_min, scales.sub_min[j]);
+            best_error = select(better, error, best_error);
+        }
+        scales.error = scales.error + best_error;
+    }
+}
+
+// Fits d and dmin by least squares to all codes, and sets the lines to what is stored now.
+template <int kLevels, int kSubBlocks, bool kWeighted>
+BITSMITH_INLINE void refit(const Normalised<256, kWeighted>& block, AffineScales<kSubBlocks>& scales,
+                           Line line[kSubBlocks]) {
+    constexpr int kValues = 256 / kSubBlocks;
+    const F zero = splat(0.0f);
+    F ll = zero, lm = zero, mm = zero, xl = zero, xm = zero;
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F* w = kWeighted ? block.w + j * kValues : block.w;
+        const F sub = scales.sub[j], sub_min = scales.sub_min[j];
+        line[j].scale = scales.d.value * sub;
+        line[j].minimum = negate(scales.dmin.value * sub_min);
+        const LineSums sums =
+            line_sums<kLevels, kValues, kWeighted>(block.x + j * kValues, w, inverse(line[j].scale), line[j].minimum);
+        line[j].q = sums.q;
+        line[j].qq = sums.qq;
+        ll = ll + sub * sub * sums.qq;
+        lm = lm + sub * sub_min * sums.q;
+        mm = mm + sub_min * sub_min * line[j].w;
+        xl = xl + sub * sums.xq;
+        xm = xm + sub_min * line[j].x;
+    }
+    const F determinant = ll * mm - lm * lm;
+    const M solvable = less(splat(kSingular) * ll * mm, determinant);
+    const F dmin = select(solvable, max((lm * xl - ll * xm) * inverse(determinant), zero), scales.dmin.value);
+    scales.d = store_scale(max((xl + dmin * lm) * inverse(ll), zero), block);
+    scales.dmin = store_scale(dmin, block);
+}
 
 // d, dmin and every L, M (0 … kHighest) of a super-block of 256 values.
 template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
 BITSMITH_INLINE AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& block,
                                                        const AffineSearch& search) {
     constexpr int kValues = 256 / kSubBlocks;
-    const F zero = splat(0.0f);
-    AffineScales<kSubBlocks> now, best;
     Line line[kSubBlocks];
-    F widest = zero, lowest = zero;
     for (int j = 0; j < kSubBlocks; ++j) {
         const F* w = kWeighted ? block.w + j * kValues : block.w;
-        line[j] = fit_line<kLevels, kValues, kWeighted>(block.x + j * kValues, w, search.margins, search.count);
-        widest = max(widest, line[j].scale);
-        lowest = min(lowest, line[j].minimum);
+        line[j] = fit_line<kLevels, kValues, kWeighted>(block.x + j * kValues, w, search);
     }
-    now.d = store_scale(widest * splat(1.0f / kHighest), block);
-    now.dmin = store_scale(abs(lowest) * splat(1.0f / kHighest), block);
-
-    F best_error = splat(kLargestSum);
-    for (int round = 0;; ++round) {
-        const F inverse_d = inverse(now.d.value), inverse_dmin = inverse(now.dmin.value);
-        F error = zero;
-        AffineFit fit = {zero, zero, zero, zero, zero};
-        for (int j = 0; j < kSubBlocks; ++j) {
-            const F* x = block.x + j * kValues;
-            const F* w = kWeighted ? block.w + j * kValues : block.w;
-            const F nearest = round ? now.sub[j] : rint(clamp(line[j].scale * inverse_d, 0.0f, kHighest));
-            const int reach = search.neighbours ? 1 : 0;
-            F sub = zero, sub_min = zero, sub_error = splat(kLargestSum);
-            for (int step = -reach; step <= reach; ++step) {
-                const F l = clamp(nearest + splat(float(step)), 0.0f, kHighest);
-                const F scale = now.d.value * l;
-                const F inverse_scale = inverse(scale);
-                // Another scale keeps the middle of the range in place.
-                const F minimum = line[j].minimum + (line[j].scale - scale) * splat(0.5f * kLevels);
-                const F middle = rint(clamp(negate(minimum) * inverse_dmin, 0.0f, kHighest));
-                for (int min_step = -reach; min_step <= reach; ++min_step) {
-                    const F m = clamp(middle + splat(float(min_step)), 0.0f, kHighest);
-                    const F e = line_error<kLevels, kValues, kWeighted>(x, w, scale, inverse_scale,
-                                                                        negate(now.dmin.value * m));
-                    const M better = less(e, sub_error);
-                    sub = select(better, l, sub);
-                    sub_min = select(better, m, sub_min);
-                    sub_error = select(better, e, sub_error);
-                }
-            }
-            now.sub[j] = sub;
-            now.sub_min[j] = sub_min;
-            error = error + sub_error;
-            if (round < search.rounds) {
-                line[j].scale = now.d.value * sub;
-                line[j].minimum = negate(now.dmin.value * sub_min);
-                const LineSums sums = line_sums<kLevels, kValues, kWeighted>(x, w, inverse(line[j].scale),
-                                                                             line[j].minimum);
-                fit.ll = fit.ll + sub * sub * sums.qq;
-                fit.lm = fit.lm + sub * sub_min * sums.q;
-                fit.mm = fit.mm + sub_min * sub_min * line[j].w;
-                fit.xl = fit.xl + sub * sums.xq;
-                fit.xm = fit.xm + sub_min * line[j].x;
-            }
-        }
-        const M better = less(error, best_error);
-        best_error = select(better, error, best_error);
+    AffineScales<kSubBlocks> best = {};
+    choose_d<kHighest>(block, search.d_steps, line, best);
+    settle<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line, best);
+    for (int k = 0; k < search.d_refits; ++k) {
+        AffineScales<kSubBlocks> now = best;
+        refit<kLevels, kSubBlocks, kWeighted>(block, now, line);
+        settle<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line, now);
+        const M better = less(now.error, best.error);
+        best.error = select(better, now.error, best.error);
         best.d.bits = select(better, now.d.bits, best.d.bits);
         best.d.value = select(better, now.d.value, best.d.value);
         best.dmin.bits = select(better, now.dmin.bits, best.dmin.bits);
@@ -170,19 +244,8 @@ BITSMITH_INLINE AffineScales<kSubBlocks> search_affine(const Normalised<256, kWe
             best.sub[j] = select(better, now.sub[j], best.sub[j]);
             best.sub_min[j] = select(better, now.sub_min[j], best.sub_min[j]);
         }
-        if (round == search.rounds) return best;
-
-        const F determinant = fit.ll * fit.mm - fit.lm * fit.lm;
-        const F inverse_determinant = inverse(determinant);
-        F d = (fit.mm * fit.xl - fit.lm * fit.xm) * inverse_determinant;
-        F dmin = (fit.lm * fit.xl - fit.ll * fit.xm) * inverse_determinant;
-        // Without a minimum (or with one of the wrong sign), d alone.
-        const M alone = less(dmin, zero) | equal(determinant, zero);
-        d = select(alone, fit.xl * inverse(fit.ll), d);
-        dmin = select(alone, zero, dmin);
-        now.d = store_scale(max(d, zero), block);
-        now.dmin = store_scale(dmin, block);
     }
+    return best;
 }
 
 template <int kLevels, int kSubBlocks, bool kWeighted>

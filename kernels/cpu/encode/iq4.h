@@ -1,0 +1,92 @@
+// IQ4_NL and IQ4_XS: four-bit codes into sixteen unevenly spaced levels.
+#pragma once
+#include "codes.h"
+#include "search_symmetric.h"
+
+namespace bitsmith {
+namespace BITSMITH_NS {
+
+// kvalues_iq4nl of ggml, and the points halfway between neighbours.
+constexpr float kIq4Levels[16] = {-127.0f, -104.0f, -83.0f, -65.0f, -49.0f, -35.0f, -22.0f, -10.0f,
+                                  1.0f,    13.0f,   25.0f,  38.0f,  53.0f,  69.0f,  89.0f,  113.0f};
+constexpr float kIq4Halfway[15] = {-115.5f, -93.5f, -74.0f, -57.0f, -42.0f, -28.5f, -16.0f, -4.5f,
+                                   7.0f,    19.0f,  31.5f,  45.5f,  61.0f,  79.0f,  101.0f};
+
+struct Iq4Codes {
+    static BITSMITH_INLINE F value(const F& scaled) {
+        F level = splat(kIq4Levels[0]);
+        BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
+            level = select(less(splat(kIq4Halfway[k]), scaled), splat(kIq4Levels[k + 1]), level);
+        }
+        return level;
+    }
+    static BITSMITH_INLINE I code(const F& scaled) {
+        I code = splat(0);
+        BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
+            code = select(less(splat(kIq4Halfway[k]), scaled), splat(k + 1), code);
+        }
+        return code;
+    }
+};
+
+constexpr float kIq4Reaches[] = {-127.0f, -140.0f, -131.43f, -122.86f, -114.29f, -105.71f, -97.14f, -88.57f, -80.0f,
+                                 132.0f,  124.5f,  117.0f,   109.5f,   102.0f,   94.5f,    87.0f,   79.5f,   72.0f};
+
+// IQ4_NL: d, nibbles[16]. Blocks of 32 values.
+template <bool kWeighted>
+BITSMITH_INLINE void encode_iq4_nl_lanes(const Batch& batch) {
+    Normalised<32, kWeighted> block;
+    load_normalised(batch, block);
+    const int count = batch.search ? 18 : 1, refits = batch.search ? 1 : 0;
+    const F inverse_widest = inverse(widest_value<32>(block.x));
+    StoredScale best = {splat(0), splat(0.0f)};
+    F best_error = splat(kLargestSum);
+    // Each candidate is judged as a reader will see it, with its scale rounded to float16.
+    for (int k = 0; k < count + refits; ++k) {
+        const F inverse_scale = k < count ? inverse_widest * splat(kIq4Reaches[k]) : inverse(best.value);
+        const ScaleSums sums = scale_sums<Iq4Codes, 32, kWeighted>(block.x, block.w, inverse_scale);
+        const StoredScale now = store_scale(sums.xq * inverse(sums.qq), block);
+        const F error = squared_error<Iq4Codes, 32, kWeighted>(block.x, block.w, now.value);
+        const M better = less(error, best_error);
+        best_error = select(better, error, best_error);
+        best.bits = select(better, now.bits, best.bits);
+        best.value = select(better, now.value, best.value);
+    }
+    I code[32];
+    const F inverse_scale = inverse(best.value);
+    for (int i = 0; i < 32; ++i) code[i] = Iq4Codes::code(block.x[i] * inverse_scale);
+    store_u16(batch.out, 0, best.bits);
+    store_nibbles(batch.out, 2, code);
+}
+
+// IQ4_XS: d, top two bits of eight L + 32 (u16), their low nibbles[4], nibbles[128].
+template <bool kWeighted>
+BITSMITH_INLINE void encode_iq4_xs_lanes(const Batch& batch) {
+    Normalised<256, kWeighted> block;
+    load_normalised(batch, block);
+    SymmetricSearch search = {kIq4Reaches, 18, 1, -32.0f, 31.0f, 16, 1, true};
+    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, false};
+    const SymmetricScales<8> scales = search_symmetric<Iq4Codes, 8>(block, search);
+    I code[256];
+    symmetric_codes<Iq4Codes, 8>(block, scales, code);
+    I top = splat(0), low = splat(0);
+    for (int j = 0; j < 8; ++j) {
+        const I sub = rint_to_int(scales.sub[j]) + splat(32);
+        top = top | ((sub >> 4) << (2 * j));
+        low = low | ((sub & splat(15)) << (4 * j));
+    }
+    store_u16(batch.out, 0, scales.d.bits);
+    store_u16(batch.out, 2, top);
+    store_words(batch.out, 4, &low, 1);
+    for (int j = 0; j < 8; ++j) store_nibbles(batch.out, 8 + 16 * j, code + 32 * j);
+}
+
+inline void encode_iq4_nl(const Batch& batch) {
+    batch.weighted ? encode_iq4_nl_lanes<true>(batch) : encode_iq4_nl_lanes<false>(batch);
+}
+inline void encode_iq4_xs(const Batch& batch) {
+    batch.weighted ? encode_iq4_xs_lanes<true>(batch) : encode_iq4_xs_lanes<false>(batch);
+}
+
+}  // namespace BITSMITH_NS
+}  // namespace bitsmith

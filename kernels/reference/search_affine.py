@@ -1,0 +1,244 @@
+"""Search for types whose values are d · L · q − dmin · M; the numpy of kernels/cpu/encode/search_affine.h.
+
+d, dmin: float16; L, M: integer sub-scales; q ≥ 0: codes. B super-blocks have B · s sub-blocks, one after another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kernels.reference.arithmetic import ONE, ZERO, clamp, inverse, maximum, minimum, rint
+from kernels.reference.search import (
+    LARGEST_SUM,
+    MORE_THAN_ROUNDING,
+    Normalised,
+    StoredScale,
+    largest_sub,
+    split,
+    store_scale,
+    total,
+    weigh,
+)
+
+# Below this share of the product of its diagonal, a determinant is nothing but rounding.
+_SINGULAR = np.float32(1e-5)
+
+
+@dataclass(frozen=True)
+class AffineSearch:
+    """How far to look, and the type's ranges."""
+
+    levels: int  # the highest code
+    highest: int  # of L and M
+    margins: tuple[float, ...]  # see fit_line
+    refits: int  # of a sub-block's line to its codes
+    d_steps: int  # candidates of d (and dmin), see largest_sub
+    d_refits: int  # of d and dmin to all codes
+    neighbours: bool  # whether L ± 1 and M ± 1 are tried
+
+
+def position(x: np.ndarray, inverse_scale: np.ndarray, offset: np.ndarray, levels: int) -> np.ndarray:
+    """The code before it is made an integer: 0 … levels."""
+    return clamp(x * inverse_scale + offset, 0, levels)
+
+
+def line_sums(
+    x: np.ndarray, w: np.ndarray | None, inverse_scale: np.ndarray, low: np.ndarray, levels: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Σ w·q, Σ w·q² and Σ w·x·q for the codes that a scale and a minimum give."""
+    offset = -(low * inverse_scale)
+    sum_q = sum_qq = sum_xq = np.zeros(len(x), np.float32)
+    for i in range(x.shape[1]):
+        q = rint(position(x[:, i], inverse_scale, offset, levels))
+        wq = weigh(w, i, q)
+        sum_q, sum_qq, sum_xq = sum_q + wq, sum_qq + wq * q, sum_xq + wq * x[:, i]
+    return sum_q, sum_qq, sum_xq
+
+
+def line_error(x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, low: np.ndarray, levels: int) -> np.ndarray:
+    """Σ w·(x − (scale·q + low))² for the nearest codes."""
+    inverse_scale = inverse(scale)
+    offset = -(low * inverse_scale)
+    error = np.zeros(len(x), np.float32)
+    for i in range(x.shape[1]):
+        q = rint(position(x[:, i], inverse_scale, offset, levels))
+        e = x[:, i] - (scale * q + low)
+        error = error + weigh(w, i, e) * e
+    return error
+
+
+@dataclass(frozen=True)
+class Line:
+    """x ≈ scale · q + minimum, minimum ≤ 0 as the format wants; the sums of its codes, and those of x. [B, s] each."""
+
+    scale: np.ndarray
+    minimum: np.ndarray
+    q: np.ndarray  # Σ w·q
+    qq: np.ndarray  # Σ w·q²
+    w: np.ndarray  # Σ w
+    x: np.ndarray  # Σ w·x
+
+    def minimum_for(self, scale: np.ndarray) -> np.ndarray:
+        """The minimum that suits another scale, with codes fixed: it keeps the mean in place."""
+        return self.minimum + (self.scale - scale) * (self.q * inverse(self.w))
+
+
+def fit_line(x: np.ndarray, w: np.ndarray | None, search: AffineSearch) -> Line:
+    """The best real-valued lines, [rows of x].
+
+    Stretch the range of x over levels + each of `margins` steps (a negative margin leaves room, a positive one clips
+    the top), fit by least squares to the codes, keep the line that explains most.
+    """
+    low, high, sum_x = np.zeros(len(x), np.float32), x[:, 0], np.zeros(len(x), np.float32)
+    sum_w = np.full(len(x), np.float32(x.shape[1] if w is None else 0))
+    for i in range(x.shape[1]):
+        low, high = minimum(low, x[:, i]), maximum(high, x[:, i])
+        sum_x = sum_x + weigh(w, i, x[:, i])
+        if w is not None:
+            sum_w = sum_w + w[:, i]
+    span = high - low
+    inverse_span = inverse(span)
+    best_scale, best_low = span * (ONE / np.float32(search.levels)), low
+    best_q = best_qq = np.zeros(len(x), np.float32)
+    most = np.full(len(x), -LARGEST_SUM)
+    for k in range(len(search.margins) + search.refits):
+        if k < len(search.margins):
+            inverse_scale = inverse_span * (np.float32(search.levels) + np.float32(search.margins[k]))
+            start = low
+        else:
+            inverse_scale, start = inverse(best_scale), best_low
+        q, qq, xq = line_sums(x, w, inverse_scale, start, search.levels)
+        determinant = sum_w * qq - q * q
+        solvable = _SINGULAR * sum_w * qq < determinant
+        fitted = (qq * sum_x - q * xq) * inverse(determinant)
+        new_low = np.where(solvable, minimum(fitted, ZERO), start)
+        # The best scale for this minimum, and what both explain of Σ w·x².
+        covered = xq - new_low * q
+        new_scale = covered * inverse(qq)
+        explained = new_scale * covered + new_low * ((sum_x + sum_x) - new_low * sum_w)
+        better = most * MORE_THAN_ROUNDING < explained
+        most = np.where(better, explained, most)
+        best_scale, best_low = np.where(better, new_scale, best_scale), np.where(better, new_low, best_low)
+        best_q, best_qq = np.where(better, q, best_q), np.where(better, qq, best_qq)
+    return Line(best_scale, best_low, best_q, best_qq, sum_w, sum_x)
+
+
+@dataclass(frozen=True)
+class AffineScales:
+    """d and dmin of each super-block; sub, sub_min: L and M, integers as float32 [B, s]; error [B]."""
+
+    d: StoredScale
+    dmin: StoredScale
+    sub: np.ndarray
+    sub_min: np.ndarray
+    error: np.ndarray
+
+    def scales(self) -> np.ndarray:
+        """d · L, [B, s]."""
+        return self.d.value[:, None] * self.sub
+
+    def minima(self) -> np.ndarray:
+        """−dmin · M, [B, s]."""
+        return -(self.dmin.value[:, None] * self.sub_min)
+
+
+def _nearest(scale: np.ndarray, d: StoredScale, search: AffineSearch) -> np.ndarray:
+    return rint(clamp(scale * inverse(d.value)[:, None], 0, search.highest))
+
+
+def _choose_step(block: Normalised, search: AffineSearch, target: np.ndarray, weight: np.ndarray) -> StoredScale:
+    """The float16 whose multiples 0 … highest come nearest to `target` ≥ 0 [B, s], in squares weighted by `weight`."""
+    widest = np.zeros(len(target), np.float32)
+    for j in range(target.shape[1]):
+        widest = maximum(widest, target[:, j])
+    least = np.full(len(target), LARGEST_SUM)
+    best = StoredScale(np.zeros(len(target), np.uint16), np.zeros(len(target), np.float32))
+    for k in range(search.d_steps):
+        d = store_scale(widest / largest_sub(search.highest, k), block)
+        missed = target - d.value[:, None] * _nearest(target, d, search)
+        cost = total(weight * missed * missed)
+        better = cost < least
+        least, best = np.where(better, cost, least), best.where(better, d)
+    return best
+
+
+def _choose_d(block: Normalised, search: AffineSearch, line: Line) -> tuple[StoredScale, StoredScale]:
+    """d and dmin from the sub-blocks' own lines.
+
+    With codes fixed, missing a scale by δ, the minimum moved to suit, costs δ² · (Σ w·q² − (Σ w·q)² / Σ w), and missing
+    that minimum by δ costs δ² · Σ w: no pass over the values is needed.
+    """
+    spread = maximum(line.qq - line.q * line.q * inverse(line.w), ZERO)
+    d = _choose_step(block, search, line.scale, spread)
+    low = line.minimum_for(d.value[:, None] * _nearest(line.scale, d, search))
+    return d, _choose_step(block, search, maximum(-low, ZERO), line.w)
+
+
+def _settle(block: Normalised, search: AffineSearch, line: Line, d: StoredScale, dmin: StoredScale) -> AffineScales:
+    """For each sub-block the L nearest to its line, or a neighbour, with its M, then that M or a neighbour."""
+    shape = line.scale.shape
+    x, w = split(block.x, shape[1]), None if block.w is None else split(block.w, shape[1])
+    nearest = _nearest(line.scale, d, search)
+    best, least = np.zeros(shape, np.float32), np.full(shape, LARGEST_SUM)
+    best_min = best
+    for k, step in enumerate((0.0, -1.0, 1.0, -1.0, 1.0) if search.neighbours else (0.0,)):
+        if k < 3:
+            sub = clamp(nearest + np.float32(step), 0, search.highest)
+            sub_min = _nearest(-line.minimum_for(d.value[:, None] * sub), dmin, search)
+        else:
+            sub, sub_min = best, clamp(best_min + np.float32(step), 0, search.highest)
+        scale, low = d.value[:, None] * sub, -(dmin.value[:, None] * sub_min)
+        error = line_error(x, w, scale.reshape(-1), low.reshape(-1), search.levels).reshape(shape)
+        better = error < least
+        best, best_min = np.where(better, sub, best), np.where(better, sub_min, best_min)
+        least = np.where(better, error, least)
+    return AffineScales(d, dmin, best, best_min, total(least))
+
+
+def _refit(
+    block: Normalised, search: AffineSearch, scales: AffineScales, line: Line
+) -> tuple[StoredScale, StoredScale, Line]:
+    """d and dmin fitted by least squares to all codes, and the lines that are stored now."""
+    sub, sub_min = scales.sub, scales.sub_min
+    x, w = split(block.x, sub.shape[1]), None if block.w is None else split(block.w, sub.shape[1])
+    scale, low = scales.scales(), scales.minima()
+    sums = line_sums(x, w, inverse(scale.reshape(-1)), low.reshape(-1), search.levels)
+    q, qq, xq = (s.reshape(sub.shape) for s in sums)
+    ll, lm, mm = total(sub * sub * qq), total(sub * sub_min * q), total(sub_min * sub_min * line.w)
+    xl, xm = total(sub * xq), total(sub_min * line.x)
+    determinant = ll * mm - lm * lm
+    solvable = _SINGULAR * ll * mm < determinant
+    fitted = maximum((lm * xl - ll * xm) * inverse(determinant), ZERO)
+    dmin = np.where(solvable, fitted, scales.dmin.value)
+    d = maximum((xl + dmin * lm) * inverse(ll), ZERO)
+    return store_scale(d, block), store_scale(dmin, block), replace(line, scale=scale, minimum=low, q=q, qq=qq)
+
+
+def search_affine(block: Normalised, sub_blocks: int, search: AffineSearch) -> AffineScales:
+    """d, dmin and every L, M of super-blocks x [B, n] with `sub_blocks` sub-blocks each."""
+    x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
+    flat = fit_line(x, w, search)
+    line = Line(*(part.reshape(-1, sub_blocks) for part in (flat.scale, flat.minimum, flat.q, flat.qq, flat.w, flat.x)))
+    best = _settle(block, search, line, *_choose_d(block, search, line))
+    for _ in range(search.d_refits):
+        d, dmin, line = _refit(block, search, best, line)
+        now = _settle(block, search, line, d, dmin)
+        better = now.error < best.error
+        best = AffineScales(
+            best.d.where(better, now.d),
+            best.dmin.where(better, now.dmin),
+            np.where(better[:, None], now.sub, best.sub),
+            np.where(better[:, None], now.sub_min, best.sub_min),
+            np.where(better, now.error, best.error),
+        )
+    return best
+
+
+def affine_codes(block: Normalised, scales: AffineScales, levels: int) -> np.ndarray:
+    """Codes 0 … levels as float32 [B, n]."""
+    inverse_scale = inverse(scales.scales().reshape(-1))
+    offset = -(scales.minima().reshape(-1) * inverse_scale)
+    x = split(block.x, scales.sub.shape[1])
+    return rint(position(x, inverse_scale[:, None], offset[:, None], levels)).reshape(block.x.shape)
