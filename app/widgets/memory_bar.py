@@ -16,7 +16,7 @@ from app.session import Session
 from app.theme import CAPTION, SPACE_1, SPACE_2, SPACE_3, SPACE_6, current, ui_font
 from app.widgets.basics import label, number_box
 from app.widgets.memory_strip import MemoryStrip, segment_brush
-from app.widgets.text import ElidedLabel
+from app.widgets.text import ElidedLabel, explain, term
 from app.widgets.verdict import Verdict
 from core.units import format_binary, format_bytes, format_count, format_decimal, format_tokens_per_second
 
@@ -128,10 +128,8 @@ class MemoryBar(QFrame):
         self.bound.setVisible(estimate.decode is not None)
         if estimate.decode is not None:
             self.bound.setText(f"at most {format_tokens_per_second(estimate.decode.tokens_per_second)}")
-            self.bound.setToolTip(
-                f"Every step reads {format_bytes(estimate.decode.bytes_per_step)} from memory; "
-                "no program answers faster than this device can read."
-            )
+            step = f"A step reads {format_bytes(estimate.decode.bytes_per_step)}."
+            self.bound.setToolTip(f"{explain('decode bound')}\n{step}")
 
     def _describe(self, estimate: MemoryEstimate) -> str:
         parts = [f"{s.label} {format_bytes(s.bytes)}" for s in estimate.segments if s.bytes]
@@ -141,7 +139,7 @@ class MemoryBar(QFrame):
         self.device = QComboBox()
         self.device.setAccessibleName("Target device")
         self.device.setMinimumWidth(160)
-        self.device.setMaximumWidth(200)
+        self.device.setMaximumWidth(184)
         self.device.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.device.setMinimumContentsLength(20)
         self.device.view().setMinimumWidth(280)
@@ -151,7 +149,7 @@ class MemoryBar(QFrame):
         self.context = QComboBox()
         self.context.setAccessibleName("Context length in tokens")
         self.context.setToolTip("Tokens that one conversation may hold; the KV cache grows with it")
-        self.context.setFixedWidth(152)
+        self.context.setFixedWidth(140)
         self.context.activated.connect(self._on_context)
         self.batch = number_box(
             "Batch: sequences at the same time",
@@ -167,7 +165,7 @@ class MemoryBar(QFrame):
         upper = QHBoxLayout()
         upper.setSpacing(SPACE_2)
         for text, control in (("Device", self.device), ("Context", self.context), ("Batch", self.batch)):
-            name = label(text, "muted")
+            name = term(text, role="muted")
             name.setBuddy(control)
             upper.addWidget(name)
             upper.addWidget(control)
@@ -269,4 +267,6 @@ class _LegendEntry(QWidget):
         self.setVisible(segment is not None and segment.bytes > 0)
         if segment is not None:
             self._text.setText(f"{_NAMES[self._key]} {format_decimal(segment.bytes)}")
-            self.setToolTip(f"{segment.label}: {format_bytes(segment.bytes)}")
+            self._text.setProperty("term", segment.label)
+            size = f"{segment.label}: {format_bytes(segment.bytes)}"
+            self.setToolTip("\n".join(part for part in (size, explain(segment.label)) if part))

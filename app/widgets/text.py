@@ -26,10 +26,14 @@ def explain(term: str) -> str:
 
 
 def term(word: str, shown: str = "", role: str = "") -> QLabel:
-    """A label for a technical term, its glossary entry as tooltip. shown: the text, if it is not the term itself."""
+    """A label with the word's glossary entry, if it has one, as tooltip. shown: the text, if it is not the word itself.
+
+    An explained label has the property 'term'.
+    """
     result = label(shown or word, role)
-    result.setToolTip(explain(word))
-    result.setProperty("term", word)
+    if explain(word):
+        result.setToolTip(explain(word))
+        result.setProperty("term", word)
     return result
 
 

@@ -17,6 +17,7 @@ from PySide6.QtWidgets import (
     QApplication,
     QComboBox,
     QHeaderView,
+    QLabel,
     QLineEdit,
     QMenu,
     QPlainTextEdit,
@@ -312,3 +313,27 @@ def test_pages_to_come_say_what_they_will_do(window: MainWindow, key: str) -> No
     assert "not part of this version" in state.accessibleName()
     assert "will" in state.accessibleDescription()
     assert state.accessibleDescription().count(".") <= 2
+
+
+def test_terms_shown_are_explained_in_at_most_25_words(loaded: MainWindow) -> None:
+    from app.widgets.text import explain
+
+    explained = set()
+    for key in PAGES:
+        loaded.show_page(key)
+        for label in loaded.findChildren(QLabel):
+            word = label.property("term")
+            if word and label.isVisible():
+                explained.add(word)
+                assert label.toolTip() or label.parentWidget().toolTip(), word
+                assert 0 < len(explain(word).split()) <= 25, word
+    assert explained >= {
+        "weights",
+        "scales and zeros",
+        "kept tensors",
+        "KV cache",
+        "workspace",
+        "free",
+        "Context",
+        "Batch",
+    }
