@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Architectures whose Hugging Face checkpoints can be written as GGUF here.
-GGUF_WRITABLE = frozenset({"llama", "qwen2", "qwen3", "gemma2", "gemma3", "phi3", "qwen3moe"})
-
 # model_type of config.json → general.architecture of GGUF, where the two differ.
 _MODEL_TYPES = {
     "mistral": "llama", "mixtral": "llama", "qwen2_moe": "qwen2moe", "qwen3_moe": "qwen3moe", "qwen3_next": "qwen3next",
@@ -36,9 +33,9 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     """GGUF's name for the decoder, the model_type itself when it has none, '' when the config does not say."""
     for part in (text_config(config), config):
         model_type = part.get("model_type")
-        if isinstance(model_type, str) and model_type:
+        if isinstance(model_type, str) and 0 < len(model_type) <= 64:
             return _MODEL_TYPES.get(model_type, model_type)
     classes = config.get("architectures")
-    if isinstance(classes, list) and classes and isinstance(classes[0], str):
+    if isinstance(classes, list) and classes and isinstance(classes[0], str) and len(classes[0]) <= 64:
         return _CLASSES.get(classes[0], classes[0])
     return ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
-from core.checkpoint.architecture import GGUF_WRITABLE, text_config
+from core.checkpoint.architecture import text_config
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.dtypes import can_decode
 from core.checkpoint.findings import Finding, Severity, some
@@ -18,10 +18,12 @@ from core.checkpoint.quantized_source import quantized_source
 from core.checkpoint.reading import FileCheckpoint
 from core.checkpoint.tokenizer_check import tokenizer_findings
 from core.checkpoint.value_scan import ScanStep, scan_values
+from core.models.config import GGUF_ARCHITECTURES
 from core.tensor_info import Role
 
 __all__ = ["Finding", "ScanStep", "examine", "scan_values"]
 
+GGUF_WRITABLE = frozenset(GGUF_ARCHITECTURES.values())
 GGUF_NAME_BYTES = 64  # llama.cpp keeps names in 64 bytes, the closing zero included
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
@@ -123,13 +125,16 @@ def _quantized(checkpoint: Checkpoint) -> Iterator[Finding]:
     if source.stale:
         message = f"The config says that the model is quantized ({source.label}), but its weights are not."
         yield Finding("warning", "quantization-config", message, "Remove quantization_config from config.json.")
+    elif source.blocks and checkpoint.architecture == "gpt-oss" and "MXFP4" in source.scheme:
+        message = "The experts of this model are MXFP4 in the original too, so nothing better exists."
+        yield Finding("info", "quantized-original", message, "Keep them as they are; fewer bits would cost quality.")
     elif source.blocks:
         message = f"This model is already quantized ({source.label}): quality can only fall further."
         yield Finding("warning", "quantized", message, "Use the original 16-bit checkpoint, or go on with this one.")
     else:
         message = f"This model is already quantized ({source.label}): quality can only fall further."
-        hint = "Use the original 16-bit checkpoint; if you go on, packed weights are kept as they are."
-        yield Finding("warning", "quantized-packed", message, hint)
+        hint = "Use the original 16-bit checkpoint: weights packed like this can not be converted."
+        yield Finding("error", "quantized-packed", message, hint)
 
 
 def _names(checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -151,9 +156,7 @@ def _architecture(checkpoint: Checkpoint) -> Iterator[Finding]:
         return
     works = "Formats in safetensors need no knowledge of the architecture and still work."
     if checkpoint.architecture:
-        message = (
-            f"The architecture {checkpoint.architecture[:60]} is not known here, so it can not be written as GGUF."
-        )
+        message = f"The architecture {checkpoint.architecture} is not known here, so it can not be written as GGUF."
         yield Finding("warning", "unknown-architecture", message, works)
     elif checkpoint.config:
         message = "config.json does not say which architecture it is, so it can not be written as GGUF."

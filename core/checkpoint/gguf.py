@@ -36,7 +36,7 @@ class GgufCheckpoint(FileCheckpoint):
             Container.GGUF,
             [header.file for header in headers],
             tensors,
-            architecture=architecture if isinstance(architecture, str) else "",
+            architecture=architecture if isinstance(architecture, str) and len(architecture) <= 64 else "",
             notes=notes,
         )
         self.alignment = first.alignment

@@ -44,6 +44,8 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
 
 def _open_file(path: Path) -> Checkpoint:
     name = path.name.lower()
+    if not path.is_file():  # reading a pipe or a device could wait for ever
+        raise UserError(f"{path.name} is not a file.", "Choose a model file or its folder.")
     if name.endswith(UNFINISHED):
         raise UserError(f"{path.name} is a download that is not finished.", "Wait until it is, or start it again.")
     if name.endswith((".json", ".txt", ".md", ".jinja", ".model")):

@@ -167,7 +167,7 @@ ERROR, WARNING, INFO = "error", "warning", "info"
         (no_tensors, "no-tensors", ERROR, "no tensor"),
         (rewritten("adapter_config.json", "{}"), "adapter-beside", INFO, "not applied"),
         (multimodal, "other-tower", INFO, "1 tensors belong to a picture or sound encoder"),
-        (with_tensors(model__layers__0__self_attn__q_proj__qzeros=Q), "quantized-packed", WARNING, "GPTQ or AWQ"),
+        (with_tensors(model__layers__0__self_attn__q_proj__qzeros=Q), "quantized-packed", ERROR, "GPTQ or AWQ"),
         (
             with_config(quantization_config={"quant_method": "gptq", "bits": 4}),
             "quantization-config",
@@ -284,6 +284,13 @@ EMBED = gguf_tensor("token_embd.weight", (8, 4), 0, 0)
         ([LLAMA, gguf_text("general.type", "vocab")], [EMBED], "not-a-model", ERROR, "vocabulary only"),
         ([LLAMA], [gguf_tensor("b" * 64, (8, 4), 0, 0)], "long-names", ERROR, "1 tensor names"),
         ([LLAMA], [gguf_tensor("token_embd.weight", (32, 1), 8, 0)], "quantized", WARNING, "(Q8_0, 8.5 bits a weight)"),
+        (
+            [gguf_text("general.architecture", "gpt-oss"), TOKENS],
+            [gguf_tensor("blk.0.ffn_up_exps.weight", (32, 1, 1), 39, 0)],
+            "quantized-original",
+            INFO,
+            "MXFP4 in the original too",
+        ),
         (
             [LLAMA, gguf_u32("llama.block_count", 2)],
             [gguf_tensor("blk.0.attn_q.weight", (8, 4), 0, 0)],

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -148,6 +151,9 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert "link points to a file that was removed" in refusal(tmp_path / "link").hint
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     refusal(tmp_path / "loop")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.gguf")
+        assert refusal(tmp_path / "pipe.gguf").message == "pipe.gguf is not a file."
     (tmp_path / "a.gguf.part").touch()
     assert refusal(tmp_path / "a.gguf.part").message == "a.gguf.part is a download that is not finished."
     (tmp_path / "m.onnx").write_bytes(b"abc")
@@ -204,3 +210,18 @@ def test_threads_read_what_one_reads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_opening_does_not_load_torch_or_gguf(tmp_path: Path) -> None:
+    """Start-up is quick because neither is imported before it is needed."""
+    folder = write_folder(tmp_path / "m")
+    (tmp_path / "a.gguf").write_bytes(GGUF)
+    code = (
+        "import sys; from core.checkpoint import open_checkpoint; from core.checkpoint.doctor import examine;"
+        "[examine(open_checkpoint(path)) for path in sys.argv[1:]];"
+        "print(sorted({'torch', 'gguf', 'transformers', 'PySide6'} & set(sys.modules)))"
+    )
+    root = Path(__file__).resolve().parents[3]
+    run = [sys.executable, "-c", code, str(folder), str(tmp_path / "a.gguf")]
+    result = subprocess.run(run, cwd=root, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
