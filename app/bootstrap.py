@@ -7,6 +7,7 @@ import signal
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from app.system_check import why_not
@@ -42,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     QTimer.singleShot(0, lambda: start_background(window))
     if arguments.path is not None:
         QTimer.singleShot(0, lambda: window.open_path(arguments.path.absolute()))
+    sys.excepthook = lambda kind, error, trace: _tell(window, kind, error, trace)
     # Python sees a signal only when it gets to run, so a timer gives it the floor a few times a second.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: window.close())
@@ -49,6 +51,12 @@ def main(argv: list[str] | None = None) -> int:
     alive.timeout.connect(lambda: None)
     alive.start(250)
     return app.exec()
+
+
+def _tell(window: MainWindow, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """An error that nobody caught, such as one in the answer to a click: on stderr and above the page."""
+    sys.__excepthook__(kind, error, trace)
+    window.services.shell.problem.emit(error)
 
 
 def build_services(settings: Settings | None = None) -> Services:

@@ -244,6 +244,7 @@ class MainWindow(QMainWindow):
     def closeEvent(self, event: QCloseEvent) -> None:
         settings, session = self.services.settings, self.services.session.current
         settings.geometry = self.saveGeometry()
+        self.hide()  # at once, though jobs may need a moment to write where they can go on
         if session.target:
             settings.set_text("last/target", session.target)
         if session.device is not None:

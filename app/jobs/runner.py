@@ -57,7 +57,7 @@ class Job:
         self.token = CancelToken()
         self.error: BaseException | None = None
         self.stale = False  # a newer job with the same key has been submitted
-        self._work = work
+        self._work: Work | None = work
         self._state = JobState.QUEUED
         self._lock = threading.Lock()
         self._kept: list[Any] = []
@@ -96,9 +96,11 @@ class Job:
 
     def _execute(self) -> Any:
         """Run the work on the calling thread and return its result."""
+        work, self._work = self._work, None  # what the work holds, such as a model, must not outlive it in the handle
         self.token.check()
+        assert work is not None
         self._state = JobState.RUNNING
-        outcome = self._work(self.token)
+        outcome = work(self.token)
         if not isinstance(outcome, Iterator):
             return outcome
         try:
@@ -204,8 +206,6 @@ class JobRunner(QObject):
                 older.stale = True
                 older.cancel()
             self._latest[latest_key] = job
-        if owner is not None:
-            owner.destroyed.connect(job.cancel)
         self._callbacks[job] = _Callbacks(on_done, on_error, on_progress, on_cancelled, owner)
         if self._closed:
             job.cancel()
@@ -258,6 +258,8 @@ class JobRunner(QObject):
 
     def _pull(self) -> None:
         for job, callbacks in list(self._callbacks.items()):
+            if callbacks.owner_gone:
+                job.cancel()
             self._deliver_progress(job, callbacks)
         if not self._callbacks:
             self._timer.stop()
@@ -307,8 +309,12 @@ class _Callbacks:
         self.on_done, self.on_error, self.on_progress, self.on_cancelled = on_done, on_error, on_progress, on_cancelled
         self._owner = owner
 
+    @property
+    def owner_gone(self) -> bool:
+        return self._owner is not None and not shiboken6.isValid(self._owner)
+
     def call(self, function: Callable[..., object] | None, *arguments: Any) -> None:
-        if function is None or (self._owner is not None and not shiboken6.isValid(self._owner)):
+        if function is None or self.owner_gone:
             return
         receiver = getattr(function, "__self__", None)
         if isinstance(receiver, QObject) and not shiboken6.isValid(receiver):

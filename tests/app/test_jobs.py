@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -187,6 +188,27 @@ def test_nothing_reaches_an_object_that_is_gone(jobs: JobRunner, qtbot) -> None:
     qtbot.wait(20)
     release.set()
     qtbot.waitUntil(lambda: not jobs.jobs())
+
+
+def test_job_of_an_owner_that_is_gone_is_cancelled(jobs: JobRunner, qtbot) -> None:  # type: ignore[no-untyped-def]
+    page = QObject()
+    job = jobs.run("endless", until_cancelled, owner=page)
+    page.deleteLater()
+    qtbot.waitUntil(lambda: job.state is JobState.CANCELLED)
+
+
+def test_a_finished_job_holds_nothing_of_its_work(jobs: JobRunner, qtbot) -> None:  # type: ignore[no-untyped-def]
+    class Model:
+        pass
+
+    model = Model()
+    watched = weakref.ref(model)
+    page = QObject()
+    job = jobs.run("read", lambda _token, model=model: None, lambda _value, model=model: None, owner=page)
+    del model
+    qtbot.waitUntil(lambda: not jobs.jobs())
+    qtbot.waitUntil(lambda: watched() is None)
+    assert job.state is JobState.DONE
 
 
 def test_shutdown_is_bounded_and_silent(qapp: QApplication, qtbot) -> None:  # type: ignore[no-untyped-def]
