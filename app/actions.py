@@ -52,6 +52,7 @@ def make_actions(parent: QObject) -> dict[str, QAction]:
         action.setToolTip(spec.hint)
         action.setStatusTip(spec.hint)
         action.setCheckable(bool(spec.group))
+        action.setIconVisibleInMenu(not spec.group)  # an icon would stand where the check mark belongs
         if spec.icon:
             set_icon(action, spec.icon)
         made[spec.key] = action

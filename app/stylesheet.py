@@ -26,6 +26,7 @@ def stylesheet(theme: Theme) -> str:
         "radius": f"{RADIUS}px",
         "row": f"{ROW_HEIGHT}px",
         "check": icon_file("check", theme.on_accent),
+        "check_text": icon_file("check", theme.text),
         "check_off": icon_file("check", theme.disabled),
         "down": icon_file("chevron-down", theme.muted),
         "down_off": icon_file("chevron-down", theme.disabled),
@@ -110,7 +111,7 @@ QLineEdit:disabled, QComboBox:disabled, QSpinBox:disabled, QDoubleSpinBox:disabl
   color: @disabled@; background: @window@; border: 1px dashed @border@;
 }
 QLineEdit[state="error"] { border-color: @error@; }
-QComboBox { padding-right: 24px; }
+QComboBox { padding-right: 24px; combobox-popup: 0; }
 QComboBox:focus { padding-right: 23px; }
 QComboBox::drop-down { border: none; width: 24px; subcontrol-origin: padding; subcontrol-position: center right; }
 QComboBox::down-arrow { image: url("@down@"); width: 14px; height: 14px; }
@@ -118,6 +119,7 @@ QComboBox::down-arrow:disabled { image: url("@down_off@"); }
 QComboBox QAbstractItemView { background: @surface@; border: 1px solid @border@; outline: none; padding: 4px; }
 QComboBox QAbstractItemView::item { min-height: 26px; padding: 0 8px; border-radius: 4px; }
 QComboBox QAbstractItemView::item:selected { background: @selected@; color: @text@; }
+QComboBox QAbstractItemView::item:disabled { color: @muted@; border-bottom: 1px solid @hairline@; }
 QSpinBox::up-button, QDoubleSpinBox::up-button { border: none; width: 20px; subcontrol-position: top right;
   subcontrol-origin: border; }
 QSpinBox::down-button, QDoubleSpinBox::down-button { border: none; width: 20px; subcontrol-position: bottom right;
@@ -199,5 +201,7 @@ QMenu::item:selected { background: @selected@; }
 QMenu::item:disabled { color: @disabled@; }
 QMenu::separator { height: 1px; background: @hairline@; margin: 4px 8px; }
 QMenu::icon { padding-left: 8px; }
+QMenu::indicator { width: 14px; height: 14px; padding-left: 8px; }
+QMenu::indicator:checked { image: url("@check_text@"); }
 QMenu::right-arrow { image: url("@right@"); width: 12px; height: 12px; }
 """

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtWidgets import QDialog, QFileDialog, QWidget
+from PySide6.QtWidgets import QDialog, QFileDialog, QHeaderView, QSplitter, QToolButton, QWidget
+
+from app.icons import set_icon
 
 SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 FILTER = "Models (*.gguf *.safetensors *.bin *.pt *.pth *.json);;All files (*)"
+
+
+# Names that Qt gives the dialog's buttons. Its own icons are black on any ground.
+_BUTTONS = {
+    "backButton": "arrow-left",
+    "forwardButton": "arrow-right",
+    "toParentButton": "arrow-up",
+    "listModeButton": "layout-grid",
+    "detailModeButton": "list",
+}
 
 
 class ModelDialog(QFileDialog):
@@ -22,6 +34,20 @@ class ModelDialog(QFileDialog):
         self.setOption(QFileDialog.Option.ShowDirsOnly, False)
         self.setFileMode(QFileDialog.FileMode.Directory if folder else QFileDialog.FileMode.ExistingFile)
         self.setNameFilter(FILTER)
+        self.setViewMode(QFileDialog.ViewMode.Detail)
+        self.resize(860, 540)
+        for name, icon in _BUTTONS.items():
+            for found in self.findChildren(QToolButton, name):
+                set_icon(found, icon)
+                found.setAccessibleName(found.accessibleName() or found.toolTip())
+        for found in self.findChildren(QToolButton, "newFolderButton"):
+            found.hide()
+        for splitter in self.findChildren(QSplitter):
+            splitter.setSizes([150, 710])
+        for header in self.findChildren(QHeaderView):
+            for section, width in enumerate((380, 110, 0, 190)):  # name, size, kind (of no use here), time
+                header.setSectionHidden(section, not width)
+                header.resizeSection(section, width)
         self.chosen: Path | None = None
 
     def accept(self) -> None:

@@ -86,7 +86,8 @@ class MemoryBar(QFrame):
                 heading.setToolTip("Choose one of the devices below.")
                 model.appendRow(heading)
                 previous = choice.own
-            item = QStandardItem(choice.label)
+            size = f" · {format_decimal(choice.capacity)}" if choice.capacity is not None else ""
+            item = QStandardItem(choice.label + size)
             item.setData(number)
             item.setToolTip(choice.note)
             model.appendRow(item)
@@ -142,7 +143,8 @@ class MemoryBar(QFrame):
         self.device.setMaximumWidth(184)
         self.device.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.device.setMinimumContentsLength(20)
-        self.device.view().setMinimumWidth(280)
+        self.device.setMaxVisibleItems(16)
+        self.device.view().setMinimumWidth(300)
         self.device.setSizePolicy(QSizePolicy.Policy.Maximum, QSizePolicy.Policy.Fixed)
         self.device.setPlaceholderText("Looking for devices…")
         self.device.activated.connect(self._on_device)

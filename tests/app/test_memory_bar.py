@@ -132,7 +132,7 @@ def test_never_shows_a_number_of_the_previous_model(services: Services, bar: Mem
 
 
 def test_controls_write_the_session_and_follow_it(services: Services, bar: MemoryBar) -> None:
-    row = next(r for r in range(bar.device.count()) if bar.device.itemText(r) == "Small board")
+    row = next(r for r in range(bar.device.count()) if bar.device.itemText(r).startswith("Small board"))
     bar.device.setCurrentIndex(row)
     bar.device.activated.emit(row)
     assert services.session.current.device is SMALL
@@ -142,7 +142,7 @@ def test_controls_write_the_session_and_follow_it(services: Services, bar: Memor
     bar.context.activated.emit(row)
     assert services.session.current.context == 2048
     services.session.update(device=BIG, context=65536, batch=2)
-    assert bar.device.currentText() == "Big GPU"
+    assert bar.device.currentText() == "Big GPU · 24.00 GB"
     assert plain(bar.context.currentText()) == "65 536 tokens"
     assert bar.batch.value() == 2
 
@@ -155,7 +155,7 @@ def test_no_context_beyond_the_models_own(services: Services, bar: MemoryBar) ->
 
 def test_own_devices_stand_first_under_a_heading_that_explains(bar: MemoryBar) -> None:
     texts = [bar.device.itemText(row) for row in range(bar.device.count())]
-    assert texts == ["This computer", "Big GPU", "Other devices", "Small board"]
+    assert texts == ["This computer", "Big GPU · 24.00 GB", "Other devices", "Small board · 3.00 GB"]
     model_ = bar.device.model()
     assert not model_.item(0).isEnabled()
     assert model_.item(0).toolTip()
