@@ -246,7 +246,7 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             latent_rank=int(get("kv_lora_rank") or 0),
             latent_rope=int(get("qk_rope_head_dim") or 0) if get("kv_lora_rank") else 0,
         )
-    except (AttributeError, TypeError, ValueError, ArithmeticError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise UserError(
             f"config.json has a value that can not be read: {error}.", "Compare the file with the model's original."
         ) from error

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from core.checkpoint.base import Checkpoint
+from core.errors import UserError
 from core.export.gguf_values import QUANTIZATION_VERSION, GGUFType, GGUFValue, array, boolean, f32, string, u32
 from core.models.config import DecoderConfig
 from core.models.gguf_general import general_metadata
@@ -51,7 +52,7 @@ def _model_keys(config: DecoderConfig) -> dict[str, GGUFValue]:
     }
     if config.explicit_head_dim:
         keys["attention.key_length"] = keys["attention.value_length"] = u32(config.head_dim)
-    if config.architecture != "gemma2":
+    if config.architecture != "gemma2" or rope.theta != 10000.0:
         keys["rope.freq_base"] = f32(rope.theta)
         keys |= _rope_scaling(config)
     if config.architecture == "llama":
@@ -96,7 +97,7 @@ def _rope_scaling(config: DecoderConfig) -> dict[str, GGUFValue]:
         keys = {
             "rope.scaling.type": string("yarn"),
             "rope.scaling.factor": f32(rope.factor),
-            "rope.scaling.original_context_length": u32(rope.original_context),
+            "rope.scaling.original_context_length": u32(rope.original_context or config.context),
         }
         optional = {
             "yarn_ext_factor": rope.extrapolation_factor,
@@ -113,8 +114,14 @@ def _rope_scaling(config: DecoderConfig) -> dict[str, GGUFValue]:
 
 
 def _tokenizer_keys(checkpoint: Checkpoint, folder: Path, config: DecoderConfig, rows: int) -> dict[str, GGUFValue]:
-    vocabulary = read_vocabulary(folder, config.architecture, rows)
-    special = read_special_tokens(folder, checkpoint.config, vocabulary.tokenizer, vocabulary.ids, rows)
+    try:
+        vocabulary = read_vocabulary(folder, config.architecture, rows)
+        special = read_special_tokens(folder, checkpoint.config, vocabulary.tokenizer, vocabulary.ids, rows)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            "The tokenizer files do not have the structure that tokenizers have.",
+            "Download tokenizer.json and tokenizer_config.json again from the model's page.",
+        ) from error
     keys = {
         "tokenizer.ggml.model": string(vocabulary.model),
         "tokenizer.ggml.pre": string(vocabulary.pre),

@@ -32,7 +32,8 @@ class MappedTensor:
     one piece an expert. values: float32 values of a tensor that no source has (rope factors); it has no pieces.
     permute_heads: the rows of each of so many heads are interleaved: row 2j+s of the output is row s·D/2 + j of the
     source, D rows a head (Hugging Face rotates halves of a head, llama.cpp's `llama` rotates neighbours).
-    add: added to each value (Gemma stores norm weights less one). keep: must stay F32, whatever the mix.
+    add: added to each value (Gemma stores norm weights less one). keep: no mix may quantize it: F32 from a folder, its
+    own type from a GGUF.
     """
 
     name: str
@@ -147,8 +148,12 @@ def _check_expressible(config: DecoderConfig) -> None:
     """What GGUF has no key for must be as llama.cpp takes it to be.
 
     Gemma's attention scale: the head's width, or width ÷ heads in the 27 B models. Qwen 3's router: normalized.
+    Rope: stretched by the ways that the architecture's loader reads.
     """
     hint = "Choose a safetensors target, which keeps config.json as it is."
+    kinds = _ROPE_KINDS.get(config.architecture, ("linear", "yarn"))
+    if config.rope.kind not in ("default", "dynamic", *kinds):
+        raise UserError(f"GGUF has no rope scaling '{config.rope.kind}' for {config.architecture}.", hint)
     if config.architecture == "qwen3moe" and not config.router_normalized:
         raise UserError("The experts' weights are not normalized (norm_topk_prob), as llama.cpp would do.", hint)
     if config.architecture in ("gemma2", "gemma3") and config.attention_scalar:
@@ -159,6 +164,10 @@ def _check_expressible(config: DecoderConfig) -> None:
                 f"Attention is scaled by {config.attention_scalar:g}, where llama.cpp would scale it by {expected}.",
                 hint,
             )
+
+
+# 'dynamic' changes nothing up to the trained context, and llama.cpp does not go beyond it by itself.
+_ROPE_KINDS = {"llama": ("linear", "yarn", "llama3"), "phi3": ("longrope", "yarn"), "gemma2": ()}
 
 
 def _plain(tensor: TensorInfo, name: str, config: DecoderConfig) -> MappedTensor:
@@ -191,14 +200,20 @@ def _layer(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+# Matrices that llama.cpp does not quantize either: routers, short convolutions, positions, small gates of Gemma 3n and
+# of recurrent models.
+_STAY = re.compile(
+    r"_norm\.weight$|ffn_gate_inp|ffn_gate_tid2eid|^position_embd|^token_types|ssm_conv1d|shortconv\.conv|"
+    r"altup|laurel|per_layer_model_proj|indexer\.[kq]_proj|time_mix_(?:first|[wvag]\d|decay_w\d|lerp_fused)|attn_rel_b"
+)
+
+
 def _must_stay(name: str, shape: tuple[int, ...], role: Role) -> bool:
-    """llama.cpp computes these in F32 only."""
     return (
         len(shape) <= 1
         or not name.endswith(".weight")
-        or name.endswith("_norm.weight")
-        or ".ffn_gate_inp" in name
-        or role in (Role.NORM, Role.ROUTER, Role.ROPE)
+        or _STAY.search(name) is not None
+        or role in (Role.NORM, Role.ROUTER, Role.ROPE, Role.CONV)
     )
 
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -192,9 +193,9 @@ def test_fused_experts_are_taken_apart(copied: Tiny) -> None:
         weights[stem + "down_proj"] = parts["down_proj"]
     save_file(weights, folder / "model.safetensors")
     assert {t.name: t.shape for t in by_name(folder).values()} == expected("qwen3moe")
-    for part, gguf in (("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down")):
+    for part, short in (("gate_proj", "gate"), ("up_proj", "up"), ("down_proj", "down")):
         want = torch.stack([separate[f"model.layers.2.mlp.experts.{e}.{part}.weight"] for e in range(4)])
-        assert np.array_equal(values(folder, f"blk.2.ffn_{gguf}_exps.weight"), want.float().numpy())
+        assert np.array_equal(values(folder, f"blk.2.ffn_{short}_exps.weight"), want.float().numpy())
 
 
 def test_llama3_rope_factors(tiny: Tiny) -> None:
@@ -282,6 +283,12 @@ def test_what_does_not_convert_is_said(copied: Tiny) -> None:
     )
 
 
+@pytest.mark.parametrize(("name", "kind"), [("qwen2", "llama3"), ("llama3", "longrope"), ("phi3", "linear")])
+def test_rope_that_a_loader_does_not_read(name: str, kind: str, copied: Tiny) -> None:
+    rope = {"rope_type": kind, "rope_theta": 10000.0, "factor": 2.0, "original_max_position_embeddings": 64}
+    assert f"'{kind}'" in refused(change_config(copied(name), rope_parameters=rope))
+
+
 def test_gemma_s_own_attention_scale(copied: Tiny) -> None:
     assert "scaled by 64" in refused(change_config(copied("gemma3"), query_pre_attn_scalar=64))
 
@@ -310,7 +317,33 @@ def test_the_identity_of_a_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gguf"),
+    ("name", "keep"),
+    [
+        ("blk.0.ssm_conv1d.weight", True),
+        ("blk.0.time_mix_w1.weight", True),
+        ("blk.0.altup_router.weight", True),
+        ("blk.0.time_mix_output.weight", False),
+        ("blk.0.ffn_down_exps.weight", False),
+        ("per_layer_token_embd.weight", False),
+    ],
+)
+def test_what_stays_of_a_gguf(name: str, keep: bool, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "other")
+    writer.add_tensor(name, np.ones((2, 32), np.float32))
+    writer.add_tensor("last.bias", np.arange(3, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with open_checkpoint(tmp_path / "a.gguf") as checkpoint:
+        first, last = map_tensors(checkpoint)
+        assert (first.name, first.shape, first.keep, first.identity) == (name, (2, 32), keep, True)
+        assert (last.rows, last.columns, last.keep) == (1, 3, True)
+        assert np.array_equal(read_mapped(checkpoint, last), [[0, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("name", "target_name"),
     [
         ("language_model.model.layers.3.mlp.up_proj.weight", "blk.3.ffn_up.weight"),
         ("model.language_model.layers.3.self_attn.o_proj.bias", "blk.3.attn_output.bias"),
@@ -319,10 +352,10 @@ def test_the_identity_of_a_copy(tmp_path: Path) -> None:
         ("embed_tokens.weight", "token_embd.weight"),
     ],
 )
-def test_prefixes(name: str, gguf: str) -> None:
+def test_prefixes(name: str, target_name: str) -> None:
     target = gguf_name(name, "gemma3")
     assert target is not None
-    assert target.name == gguf
+    assert target.name == target_name
 
 
 @pytest.mark.parametrize(

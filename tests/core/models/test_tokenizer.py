@@ -192,6 +192,9 @@ def test_more_tokens_than_rows(tiny: Tiny) -> None:
         ("tokenizer.json", "{"),
         ("tokenizer.json", "[]"),
         ("tokenizer.json", {"model": {"type": "WordPiece"}}),
+        ("tokenizer.json", {"model": "BPE"}),
+        ("tokenizer.json", {"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}, "added_tokens": 3}),
+        ("tokenizer_config.json", {"chat_template": [3], "eos_token": 4}),
         ("tokenizer.model", "not a model"),
     ],
 )
