@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from app.system_check import CORE_LIBRARIES, X11_LIBRARIES
+from app.system_check import CORE, WAYLAND, X11
 
 ROOT = Path(__file__).resolve().parents[1]
 LONGEST = 600
@@ -49,15 +49,13 @@ def test_system_libraries_stand_in_the_readme(column: int, words: str) -> None:
     commands = [block for block in read("README.md").split("\n\n") if words in block]
     assert len(commands) == 1
     named = set(commands[0].replace("\\\n", " ").split())
-    needed = {packages[column] for packages in (CORE_LIBRARIES | X11_LIBRARIES).values()}
-    if column:
-        needed.discard("libxcb")  # comes with libX11-xcb
+    needed = {packages[column] for packages in {**CORE, **X11, **WAYLAND}.values()}
     assert needed <= named
 
 
 def test_ci_installs_what_the_window_needs() -> None:
     named = set(read(".ci/run").split())
-    assert {debian for debian, _ in (CORE_LIBRARIES | X11_LIBRARIES).values()} <= named
+    assert {debian for debian, _ in {**CORE, **X11}.values()} <= named
 
 
 def test_our_names_win() -> None:
