@@ -176,15 +176,18 @@ def _sentencepiece(folder: Path, tokenizer: Mapping[str, Any] | None, count: int
             "tokenizer.model is not a SentencePiece model.", "Download the file again from the model's page."
         ) from error
     result = _blank(count)
-    kinds = (
-        (pieces.IsUnknown, TokenType.UNKNOWN),
-        (pieces.IsControl, TokenType.CONTROL),
-        (pieces.IsUnused, TokenType.UNUSED),
+    # A list at a time: asking for each of 262,144 pieces alone takes ten times as long.
+    numbers = list(range(pieces.GetPieceSize()))
+    types = [TokenType.NORMAL] * len(numbers)
+    for test, kind in (
         (pieces.IsByte, TokenType.BYTE),
-    )
-    for i in range(pieces.GetPieceSize()):
-        kind = next((kind for test, kind in kinds if test(i)), TokenType.NORMAL)
-        _put(result, i, pieces.IdToPiece(i), pieces.GetScore(i), kind)
+        (pieces.IsUnused, TokenType.UNUSED),
+        (pieces.IsControl, TokenType.CONTROL),
+        (pieces.IsUnknown, TokenType.UNKNOWN),
+    ):
+        types = [kind if yes else old for yes, old in zip(test(numbers), types, strict=True)]
+    for i, text, score, kind in zip(numbers, pieces.IdToPiece(numbers), pieces.GetScore(numbers), types, strict=True):
+        _put(result, i, text, score, kind)
     for content, number in read_json(folder / "added_tokens.json").items():
         _put(result, int(number), content, ADDED_SCORE, TokenType.USER_DEFINED)
     decoder = read_json(folder / "tokenizer_config.json").get("added_tokens_decoder") or {}
