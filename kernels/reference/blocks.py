@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kernels.layouts import LAYOUTS
-from kernels.reference import fp4, legacy, ternary
+from kernels.reference import fp4, iq4, kquants, legacy, ternary
 
 # x [B, block], weights [B, block] or None, search → uint8 [B, bytes]
 BlockEncoder = Callable[[np.ndarray, "np.ndarray | None", bool], np.ndarray]
@@ -24,10 +24,18 @@ ENCODERS: dict[str, BlockEncoder] = {
     "Q5_1": legacy.encode_q5_1,
     "TQ1_0": ternary.encode_tq1_0,
     "TQ2_0": ternary.encode_tq2_0,
+    "Q2_K": kquants.encode_q2_k,
+    "Q3_K": kquants.encode_q3_k,
+    "Q4_K": kquants.encode_q4_k,
+    "Q5_K": kquants.encode_q5_k,
+    "Q6_K": kquants.encode_q6_k,
+    "IQ4_NL": iq4.encode_iq4_nl,
+    "IQ4_XS": iq4.encode_iq4_xs,
     "MXFP4": fp4.encode_mxfp4,
 }
 
 
+@np.errstate(all="ignore")  # huge values overflow on the way to their clipped codes
 def encode_blocks(
     kind: str,
     x: np.ndarray,
@@ -51,6 +59,7 @@ def encode_blocks(
     return out.reshape(rows, layout.row_bytes(columns))
 
 
+@np.errstate(all="ignore")  # NaN scales decode to NaN
 def decode_blocks(kind: str, data: np.ndarray, columns: int, tensor_scale: float, _threads: int) -> np.ndarray:
     """What the `gguf` package decodes; its numpy is the field's own definition of these types."""
     import gguf  # here, as it takes a while

@@ -44,7 +44,7 @@ def _nibbles(codes: np.ndarray) -> np.ndarray:
     return (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(codes), -1)
 
 
-def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool, _tensor_scale: float) -> np.ndarray:
+def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """x float32 [B, 32], weights [B, 32] or None → uint8 [B, 18]: d, nibbles[16]."""
     how = _SEARCH if search else nearest_scale(_SEARCH)
     with np.errstate(all="ignore"):
@@ -67,7 +67,7 @@ def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool, _tens
     return np.hstack([column_bytes(best.bits), _nibbles(codes)])
 
 
-def encode_iq4_xs(x: np.ndarray, weights: np.ndarray | None, search: bool, _tensor_scale: float) -> np.ndarray:
+def encode_iq4_xs(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """x float32 [B, 256], weights [B, 256] or None → uint8 [B, 136].
 
     d, top two bits of eight L + 32 (u16), their low nibbles[4], nibbles[128].

@@ -84,17 +84,18 @@ def _symmetric(
         return scales, (codes(scaled_values(block, scales)) + half).astype(np.uint8)
 
 
-def encode_q2_k(x: np.ndarray, weights: np.ndarray | None, search: bool, _tensor_scale: float) -> np.ndarray:
+def encode_q2_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """16 × (L, M nibbles), 2-bit codes[64], d, dmin."""
     scales, codes = _affine(x, weights, search, Q2_K_SEARCH, 16)
     nibbles = scales.sub.astype(np.uint8) | scales.sub_min.astype(np.uint8) << 4
     return np.hstack([nibbles, fields(codes, 4, 2), column_bytes(scales.d.bits), column_bytes(scales.dmin.bits)])
 
 
-def encode_q3_k(x: np.ndarray, weights: np.ndarray | None, search: bool, _tensor_scale: float) -> np.ndarray:
+def encode_q3_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """High bits[32], low 2 bits[64], 16 six-bit L + 32 [12], d.
 
-    Of the twelve, byte j < 8: low nibbles of sub-blocks j and j + 8; byte 8 + j: top bit pairs of j, j + 4, j + 8, j + 12.
+    Of the twelve, byte j < 8 has the low nibbles of sub-blocks j and j + 8, byte 8 + j the top bit pairs of j, j + 4,
+    j + 8 and j + 12.
     """
     scales, codes = _symmetric(x, weights, search, Q3_K_SEARCH if weights is None else Q3_K_WEIGHTED_SEARCH, 4)
     sub = (scales.sub + 32).astype(np.uint8)
@@ -122,19 +123,19 @@ def _affine_head(scales: AffineScales) -> np.ndarray:
     return np.hstack([column_bytes(scales.d.bits), column_bytes(scales.dmin.bits), packed])
 
 
-def encode_q4_k(x: np.ndarray, weights: np.ndarray | None, search: bool, _tensor_scale: float) -> np.ndarray:
+def encode_q4_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """d, dmin, scales[12], nibbles[128]."""
     scales, codes = _affine(x, weights, search, Q4_K_SEARCH, 8)
     return np.hstack([_affine_head(scales), fields(codes, 2, 4)])
 
 
-def encode_q5_k(x: np.ndarray, weights: np.ndarray | None, search: bool, _tensor_scale: float) -> np.ndarray:
+def encode_q5_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """d, dmin, scales[12], high bits[32], low nibbles[128]."""
     scales, codes = _affine(x, weights, search, Q5_K_SEARCH, 8)
     return np.hstack([_affine_head(scales), fields(codes >> 4, 8, 1), fields(codes & 15, 2, 4)])
 
 
-def encode_q6_k(x: np.ndarray, weights: np.ndarray | None, search: bool, _tensor_scale: float) -> np.ndarray:
+def encode_q6_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """Low nibbles[128], high bit pairs[64], int8 L[16], d. In each half of 128, value i shares a byte with 64 + i."""
     scales, codes = _symmetric(x, weights, search, Q6_K_SEARCH, 32)
     halves = (codes & 15).reshape(len(codes), 2, 2, 64)

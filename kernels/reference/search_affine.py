@@ -32,7 +32,7 @@ class AffineSearch:
 
     levels: int  # the highest code
     highest: int  # of L and M
-    margins: tuple[float, ...]  # see fit_line
+    margins: tuple[float, ...]  # see fit_affine
     refits: int  # of a sub-block's line to its codes
     d_steps: int  # candidates of d (and dmin), see largest_sub
     d_refits: int  # of d and dmin to all codes
@@ -44,7 +44,7 @@ def position(x: np.ndarray, inverse_scale: np.ndarray, offset: np.ndarray, level
     return clamp(x * inverse_scale + offset, 0, levels)
 
 
-def line_sums(
+def affine_sums(
     x: np.ndarray, w: np.ndarray | None, inverse_scale: np.ndarray, low: np.ndarray, levels: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Σ w·q, Σ w·q² and Σ w·x·q for the codes that a scale and a minimum give."""
@@ -57,7 +57,7 @@ def line_sums(
     return sum_q, sum_qq, sum_xq
 
 
-def line_error(x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, low: np.ndarray, levels: int) -> np.ndarray:
+def affine_error(x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, low: np.ndarray, levels: int) -> np.ndarray:
     """Σ w·(x − (scale·q + low))² for the nearest codes."""
     inverse_scale = inverse(scale)
     offset = -(low * inverse_scale)
@@ -70,7 +70,7 @@ def line_error(x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, low: np.n
 
 
 @dataclass(frozen=True)
-class Line:
+class AffineLine:
     """x ≈ scale · q + minimum, minimum ≤ 0 as the format wants; the sums of its codes, and those of x. [B, s] each."""
 
     scale: np.ndarray
@@ -85,7 +85,7 @@ class Line:
         return self.minimum + (self.scale - scale) * (self.q * inverse(self.w))
 
 
-def fit_line(x: np.ndarray, w: np.ndarray | None, search: AffineSearch) -> Line:
+def fit_affine(x: np.ndarray, w: np.ndarray | None, search: AffineSearch) -> AffineLine:
     """The best real-valued lines, [rows of x].
 
     Stretch the range of x over levels + each of `margins` steps (a negative margin leaves room, a positive one clips
@@ -109,7 +109,7 @@ def fit_line(x: np.ndarray, w: np.ndarray | None, search: AffineSearch) -> Line:
             start = low
         else:
             inverse_scale, start = inverse(best_scale), best_low
-        q, qq, xq = line_sums(x, w, inverse_scale, start, search.levels)
+        q, qq, xq = affine_sums(x, w, inverse_scale, start, search.levels)
         determinant = sum_w * qq - q * q
         solvable = _SINGULAR * sum_w * qq < determinant
         fitted = (qq * sum_x - q * xq) * inverse(determinant)
@@ -122,7 +122,7 @@ def fit_line(x: np.ndarray, w: np.ndarray | None, search: AffineSearch) -> Line:
         most = np.where(better, explained, most)
         best_scale, best_low = np.where(better, new_scale, best_scale), np.where(better, new_low, best_low)
         best_q, best_qq = np.where(better, q, best_q), np.where(better, qq, best_qq)
-    return Line(best_scale, best_low, best_q, best_qq, sum_w, sum_x)
+    return AffineLine(best_scale, best_low, best_q, best_qq, sum_w, sum_x)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _choose_step(block: Normalised, search: AffineSearch, target: np.ndarray, we
     return best
 
 
-def _choose_d(block: Normalised, search: AffineSearch, line: Line) -> tuple[StoredScale, StoredScale]:
+def _choose_d(block: Normalised, search: AffineSearch, line: AffineLine) -> tuple[StoredScale, StoredScale]:
     """d and dmin from the sub-blocks' own lines.
 
     With codes fixed, missing a scale by δ, the minimum moved to suit, costs δ² · (Σ w·q² − (Σ w·q)² / Σ w), and missing
@@ -176,7 +176,9 @@ def _choose_d(block: Normalised, search: AffineSearch, line: Line) -> tuple[Stor
     return d, _choose_step(block, search, maximum(-low, ZERO), line.w)
 
 
-def _settle(block: Normalised, search: AffineSearch, line: Line, d: StoredScale, dmin: StoredScale) -> AffineScales:
+def _settle(
+    block: Normalised, search: AffineSearch, line: AffineLine, d: StoredScale, dmin: StoredScale
+) -> AffineScales:
     """For each sub-block the L nearest to its line, or a neighbour, with its M, then that M or a neighbour."""
     shape = line.scale.shape
     x, w = split(block.x, shape[1]), None if block.w is None else split(block.w, shape[1])
@@ -190,7 +192,7 @@ def _settle(block: Normalised, search: AffineSearch, line: Line, d: StoredScale,
         else:
             sub, sub_min = best, clamp(best_min + np.float32(step), 0, search.highest)
         scale, low = d.value[:, None] * sub, -(dmin.value[:, None] * sub_min)
-        error = line_error(x, w, scale.reshape(-1), low.reshape(-1), search.levels).reshape(shape)
+        error = affine_error(x, w, scale.reshape(-1), low.reshape(-1), search.levels).reshape(shape)
         better = error < least
         best, best_min = np.where(better, sub, best), np.where(better, sub_min, best_min)
         least = np.where(better, error, least)
@@ -198,13 +200,13 @@ def _settle(block: Normalised, search: AffineSearch, line: Line, d: StoredScale,
 
 
 def _refit(
-    block: Normalised, search: AffineSearch, scales: AffineScales, line: Line
-) -> tuple[StoredScale, StoredScale, Line]:
+    block: Normalised, search: AffineSearch, scales: AffineScales, line: AffineLine
+) -> tuple[StoredScale, StoredScale, AffineLine]:
     """d and dmin fitted by least squares to all codes, and the lines that are stored now."""
     sub, sub_min = scales.sub, scales.sub_min
     x, w = split(block.x, sub.shape[1]), None if block.w is None else split(block.w, sub.shape[1])
     scale, low = scales.scales(), scales.minima()
-    sums = line_sums(x, w, inverse(scale.reshape(-1)), low.reshape(-1), search.levels)
+    sums = affine_sums(x, w, inverse(scale.reshape(-1)), low.reshape(-1), search.levels)
     q, qq, xq = (s.reshape(sub.shape) for s in sums)
     ll, lm, mm = total(sub * sub * qq), total(sub * sub_min * q), total(sub_min * sub_min * line.w)
     xl, xm = total(sub * xq), total(sub_min * line.x)
@@ -219,8 +221,10 @@ def _refit(
 def search_affine(block: Normalised, sub_blocks: int, search: AffineSearch) -> AffineScales:
     """d, dmin and every L, M of super-blocks x [B, n] with `sub_blocks` sub-blocks each."""
     x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
-    flat = fit_line(x, w, search)
-    line = Line(*(part.reshape(-1, sub_blocks) for part in (flat.scale, flat.minimum, flat.q, flat.qq, flat.w, flat.x)))
+    flat = fit_affine(x, w, search)
+    line = AffineLine(
+        *(part.reshape(-1, sub_blocks) for part in (flat.scale, flat.minimum, flat.q, flat.qq, flat.w, flat.x))
+    )
     best = _settle(block, search, line, *_choose_d(block, search, line))
     for _ in range(search.d_refits):
         d, dmin, line = _refit(block, search, best, line)

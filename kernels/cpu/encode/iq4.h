@@ -1,29 +1,29 @@
 // IQ4_NL and IQ4_XS: four-bit codes into sixteen unevenly spaced levels.
 #pragma once
+#include "../decode/values.h"
 #include "codes.h"
 #include "search_symmetric.h"
 
 namespace bitsmith {
 namespace BITSMITH_NS {
 
-// kvalues_iq4nl of ggml, and the points halfway between neighbours.
-constexpr float kIq4Levels[16] = {-127.0f, -104.0f, -83.0f, -65.0f, -49.0f, -35.0f, -22.0f, -10.0f,
-                                  1.0f,    13.0f,   25.0f,  38.0f,  53.0f,  69.0f,  89.0f,  113.0f};
-constexpr float kIq4Halfway[15] = {-115.5f, -93.5f, -74.0f, -57.0f, -42.0f, -28.5f, -16.0f, -4.5f,
-                                   7.0f,    19.0f,  31.5f,  45.5f,  61.0f,  79.0f,  101.0f};
+// Values above this get level k + 1 or more; halfway, the lower level is taken.
+constexpr float iq4_halfway(int k) {
+    return 0.5f * float(kIq4Levels[k] + kIq4Levels[k + 1]);
+}
 
 struct Iq4Codes {
     static BITSMITH_INLINE F value(const F& scaled) {
-        F level = splat(kIq4Levels[0]);
+        F level = splat(float(kIq4Levels[0]));
         BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
-            level = select(less(splat(kIq4Halfway[k]), scaled), splat(kIq4Levels[k + 1]), level);
+            level = select(less(splat(iq4_halfway(k)), scaled), splat(float(kIq4Levels[k + 1])), level);
         }
         return level;
     }
     static BITSMITH_INLINE I code(const F& scaled) {
         I code = splat(0);
         BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
-            code = select(less(splat(kIq4Halfway[k]), scaled), splat(k + 1), code);
+            code = select(less(splat(iq4_halfway(k)), scaled), splat(k + 1), code);
         }
         return code;
     }
@@ -34,7 +34,7 @@ constexpr float kIq4Reaches[] = {-127.0f, -140.0f, -131.43f, -122.86f, -114.29f,
 
 // IQ4_NL: d, nibbles[16]. Blocks of 32 values.
 template <bool kWeighted>
-BITSMITH_INLINE void encode_iq4_nl_lanes(const Batch& batch) {
+inline void encode_iq4_nl_lanes(const Batch& batch) {
     Normalised<32, kWeighted> block;
     load_normalised(batch, block);
     const int count = batch.search ? 18 : 1, refits = batch.search ? 1 : 0;
@@ -61,7 +61,7 @@ BITSMITH_INLINE void encode_iq4_nl_lanes(const Batch& batch) {
 
 // IQ4_XS: d, top two bits of eight L + 32 (u16), their low nibbles[4], nibbles[128].
 template <bool kWeighted>
-BITSMITH_INLINE void encode_iq4_xs_lanes(const Batch& batch) {
+inline void encode_iq4_xs_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
     SymmetricSearch search = {kIq4Reaches, 18, 1, -32.0f, 31.0f, 16, 1, true};

@@ -37,7 +37,7 @@ BITSMITH_INLINE void split_codes(I code[256], int shift, I high[256]) {
 
 // Q2_K: 16 × (L, M nibbles), 2-bit codes[64], d, dmin.
 template <bool kWeighted>
-BITSMITH_INLINE void encode_q2_k_lanes(const Batch& batch) {
+inline void encode_q2_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.65f, -0.4f, -0.15f, 0.1f, 0.35f, 0.6f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
@@ -56,7 +56,7 @@ BITSMITH_INLINE void encode_q2_k_lanes(const Batch& batch) {
 
 // Q3_K: high bits[32], low 2 bits[64], 16 six-bit L + 32 [12], d.
 template <bool kWeighted>
-BITSMITH_INLINE void encode_q3_k_lanes(const Batch& batch) {
+inline void encode_q3_k_lanes(const Batch& batch) {
     // The gain of the longer list is in weighted data; without weights its time is not worth it.
     static constexpr float kReaches[] = {-4.0f, -5.0f, -4.33f, -3.67f, -3.0f, 3.7f, 3.4f, 3.1f, 2.8f, 2.5f};
     static constexpr float kWeightedReaches[] = {-4.0f,  -5.2f,  -4.97f, -4.74f, -4.51f, -4.28f, -4.05f, -3.82f, -3.59f,
@@ -88,7 +88,7 @@ BITSMITH_INLINE void encode_q3_k_lanes(const Batch& batch) {
 
 // d, dmin, then eight six-bit L and M in 12 bytes: byte j < 4 has L_j and above it the top two bits of L_{j+4}, byte
 // 4 + j the same of M, byte 8 + j the low nibbles of L_{j+4} and M_{j+4}.
-BITSMITH_INLINE void store_affine_scales(uint8_t* const out[kLanes], const AffineScales<8>& scales) {
+inline void store_affine_scales(uint8_t* const out[kLanes], const AffineScales<8>& scales) {
     I l[8], m[8], words[3];
     for (int j = 0; j < 8; ++j) {
         l[j] = rint_to_int(scales.sub[j]);
@@ -108,7 +108,7 @@ BITSMITH_INLINE void store_affine_scales(uint8_t* const out[kLanes], const Affin
 
 // Q4_K: d, dmin, scales[12], nibbles[128].
 template <bool kWeighted>
-BITSMITH_INLINE void encode_q4_k_lanes(const Batch& batch) {
+inline void encode_q4_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.56f, -0.22f, 0.12f, 0.46f,
                                          0.8f, 1.14f, 1.48f,  1.82f,  2.16f, 2.5f};
     Normalised<256, kWeighted> block;
@@ -124,7 +124,7 @@ BITSMITH_INLINE void encode_q4_k_lanes(const Batch& batch) {
 
 // Q5_K: d, dmin, scales[12], high bits[32], low nibbles[128].
 template <bool kWeighted>
-BITSMITH_INLINE void encode_q5_k_lanes(const Batch& batch) {
+inline void encode_q5_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.42f, 0.07f, 0.55f, 1.03f, 1.52f, 2.0f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
@@ -142,7 +142,7 @@ BITSMITH_INLINE void encode_q5_k_lanes(const Batch& batch) {
 // Q6_K: low nibbles[128], high bit pairs[64], int8 L[16], d. A half of 128 values has its low nibbles in 64 bytes,
 // value i beside value 64 + i.
 template <bool kWeighted>
-BITSMITH_INLINE void encode_q6_k_lanes(const Batch& batch) {
+inline void encode_q6_k_lanes(const Batch& batch) {
     static constexpr float kReaches[] = {-32.0f,  -32.5f,  -31.44f, -30.38f, -29.31f, -28.25f, -27.19f,
                                          -26.12f, -25.06f, -24.0f,  31.0f,   30.39f,  29.78f,  29.17f,
                                          28.56f,  27.94f,  27.33f,  26.72f,  26.11f,  25.5f};

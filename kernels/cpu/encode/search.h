@@ -5,6 +5,13 @@
 #pragma once
 #include "../transpose.h"
 
+// For loops over values: the lanes of one value are already independent work, more copies only grow the code.
+#if defined(__GNUC__)
+#define BITSMITH_UNROLL_VALUES _Pragma("GCC unroll 4")
+#else
+#define BITSMITH_UNROLL_VALUES
+#endif
+
 namespace bitsmith {
 namespace BITSMITH_NS {
 

@@ -9,7 +9,7 @@ namespace BITSMITH_NS {
 constexpr float kSingular = 1e-5f;
 
 // Sums over the codes that a scale and a minimum give: all that least squares needs to fit both.
-struct LineSums {
+struct AffineSums {
     F q, qq, xq;  // Σ w·q, Σ w·q², Σ w·x·q
 };
 // The code before it is made an integer: 0 … kLevels.
@@ -18,10 +18,10 @@ BITSMITH_INLINE F position(const F& x, const F& inverse_scale, const F& offset) 
     return clamp(x * inverse_scale + offset, 0.0f, float(kLevels));
 }
 template <int kLevels, int kValues, bool kWeighted>
-BITSMITH_INLINE LineSums line_sums(const F* x, const F* w, const F& inverse_scale, const F& minimum) {
+BITSMITH_INLINE AffineSums affine_sums(const F* x, const F* w, const F& inverse_scale, const F& minimum) {
     const F offset = negate(minimum * inverse_scale);
-    LineSums sums = {splat(0.0f), splat(0.0f), splat(0.0f)};
-    BITSMITH_UNROLL for (int i = 0; i < kValues; ++i) {
+    AffineSums sums = {splat(0.0f), splat(0.0f), splat(0.0f)};
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
         const F q = rint(position<kLevels>(x[i], inverse_scale, offset));
         const F wq = weigh<kWeighted>(w, i, q);
         sums.q = sums.q + wq;
@@ -31,10 +31,10 @@ BITSMITH_INLINE LineSums line_sums(const F* x, const F* w, const F& inverse_scal
     return sums;
 }
 template <int kLevels, int kValues, bool kWeighted>
-BITSMITH_INLINE F line_error(const F* x, const F* w, const F& scale, const F& inverse_scale, const F& minimum) {
+BITSMITH_INLINE F affine_error(const F* x, const F* w, const F& scale, const F& inverse_scale, const F& minimum) {
     const F offset = negate(minimum * inverse_scale);
     F error = splat(0.0f);
-    BITSMITH_UNROLL for (int i = 0; i < kValues; ++i) {
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
         const F q = rint(position<kLevels>(x[i], inverse_scale, offset));
         const F e = x[i] - (scale * q + minimum);
         error = error + weigh<kWeighted>(w, i, e) * e;
@@ -43,14 +43,14 @@ BITSMITH_INLINE F line_error(const F* x, const F* w, const F& scale, const F& in
 }
 
 // x ≈ scale · q + minimum, with minimum ≤ 0 as the format wants, and the sums of x that do not depend on codes.
-struct Line {
+struct AffineLine {
     F scale, minimum;
     F q, qq;  // Σ w·q, Σ w·q² of the codes it was fitted to
     F w, x;   // Σ w, Σ w·x
 };
 
 struct AffineSearch {
-    const float* margins;  // see fit_line
+    const float* margins;  // see fit_affine
     int count;
     int refits;       // of a sub-block's line to its codes
     int d_steps;      // candidates of d, and of dmin, see largest_sub
@@ -61,10 +61,10 @@ struct AffineSearch {
 // The best real-valued line: stretch the range of x over kLevels + each of `margins` steps (a negative margin leaves
 // room, a positive one clips the top), fit by least squares to the codes, keep the one that explains most.
 template <int kLevels, int kValues, bool kWeighted>
-BITSMITH_INLINE Line fit_line(const F* x, const F* w, const AffineSearch& search) {
+inline AffineLine fit_affine(const F* x, const F* w, const AffineSearch& search) {
     F low = splat(0.0f), high = x[0];
-    Line line = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f), splat(kWeighted ? 0.0f : float(kValues)),
-                 splat(0.0f)};
+    AffineLine line = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f), splat(kWeighted ? 0.0f : float(kValues)),
+                       splat(0.0f)};
     for (int i = 0; i < kValues; ++i) {
         low = min(low, x[i]);
         high = max(high, x[i]);
@@ -80,7 +80,7 @@ BITSMITH_INLINE Line fit_line(const F* x, const F* w, const AffineSearch& search
         const F inverse_scale =
             k < search.count ? inverse_range * splat(float(kLevels) + search.margins[k]) : inverse(line.scale);
         const F start = k < search.count ? low : line.minimum;
-        const LineSums sums = line_sums<kLevels, kValues, kWeighted>(x, w, inverse_scale, start);
+        const AffineSums sums = affine_sums<kLevels, kValues, kWeighted>(x, w, inverse_scale, start);
         const F determinant = line.w * sums.qq - sums.q * sums.q;
         const M solvable = less(splat(kSingular) * line.w * sums.qq, determinant);
         const F fitted = (sums.qq * line.x - sums.q * sums.xq) * inverse(determinant);
@@ -107,13 +107,13 @@ struct AffineScales {
 };
 
 // The minimum that suits another scale than the line's, with codes fixed: it keeps the mean in place.
-BITSMITH_INLINE F minimum_for(const Line& line, const F& scale) {
+BITSMITH_INLINE F minimum_for(const AffineLine& line, const F& scale) {
     return line.minimum + (line.scale - scale) * (line.q * inverse(line.w));
 }
 
 // The float16 whose multiples 0 … kHighest come nearest to `target` ≥ 0, by squares weighted with `weight`.
 template <int kHighest, int kSubBlocks, class Block>
-BITSMITH_INLINE StoredScale choose_step(const Block& block, int steps, const F* target, const F* weight) {
+inline StoredScale choose_step(const Block& block, int steps, const F* target, const F* weight) {
     F widest = splat(0.0f);
     for (int j = 0; j < kSubBlocks; ++j) widest = max(widest, target[j]);
     F least = splat(kLargestSum);
@@ -137,8 +137,8 @@ BITSMITH_INLINE StoredScale choose_step(const Block& block, int steps, const F* 
 // d and dmin from the sub-blocks' own lines. With codes fixed, missing a scale by δ, the minimum moved to suit, costs
 // δ² · (Σ w·q² − (Σ w·q)² / Σ w), and missing that minimum by δ costs δ² · Σ w: no pass over the values is needed.
 template <int kHighest, int kSubBlocks, class Block>
-BITSMITH_INLINE void choose_d(const Block& block, int steps, const Line line[kSubBlocks],
-                              AffineScales<kSubBlocks>& scales) {
+inline void choose_d(const Block& block, int steps, const AffineLine line[kSubBlocks],
+                     AffineScales<kSubBlocks>& scales) {
     F target[kSubBlocks], weight[kSubBlocks];
     for (int j = 0; j < kSubBlocks; ++j) {
         target[j] = line[j].scale;
@@ -156,8 +156,8 @@ BITSMITH_INLINE void choose_d(const Block& block, int steps, const Line line[kSu
 
 // For each sub-block the L nearest to its line, or a neighbour, with the M that suits it, then that M or a neighbour.
 template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
-BITSMITH_INLINE void settle(const Normalised<256, kWeighted>& block, const AffineSearch& search,
-                            const Line line[kSubBlocks], AffineScales<kSubBlocks>& scales) {
+inline void settle(const Normalised<256, kWeighted>& block, const AffineSearch& search,
+                   const AffineLine line[kSubBlocks], AffineScales<kSubBlocks>& scales) {
     constexpr int kValues = 256 / kSubBlocks;
     const F inverse_d = inverse(scales.d.value), inverse_dmin = inverse(scales.dmin.value);
     scales.error = splat(0.0f);
@@ -177,8 +177,8 @@ BITSMITH_INLINE void settle(const Normalised<256, kWeighted>& block, const Affin
                 sub_min = clamp(sub_min + splat(step), 0.0f, kHighest);
             }
             const F scale = scales.d.value * sub;
-            const F error = line_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale),
-                                                                    negate(scales.dmin.value * sub_min));
+            const F error = affine_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale),
+                                                                      negate(scales.dmin.value * sub_min));
             const M better = less(error, best_error);
             scales.sub[j] = select(better, sub, scales.sub[j]);
             scales.sub_min[j] = select(better, sub_min, scales.sub_min[j]);
@@ -190,8 +190,8 @@ BITSMITH_INLINE void settle(const Normalised<256, kWeighted>& block, const Affin
 
 // Fits d and dmin by least squares to all codes, and sets the lines to what is stored now.
 template <int kLevels, int kSubBlocks, bool kWeighted>
-BITSMITH_INLINE void refit(const Normalised<256, kWeighted>& block, AffineScales<kSubBlocks>& scales,
-                           Line line[kSubBlocks]) {
+inline void refit(const Normalised<256, kWeighted>& block, AffineScales<kSubBlocks>& scales,
+                  AffineLine line[kSubBlocks]) {
     constexpr int kValues = 256 / kSubBlocks;
     const F zero = splat(0.0f);
     F ll = zero, lm = zero, mm = zero, xl = zero, xm = zero;
@@ -200,8 +200,8 @@ BITSMITH_INLINE void refit(const Normalised<256, kWeighted>& block, AffineScales
         const F sub = scales.sub[j], sub_min = scales.sub_min[j];
         line[j].scale = scales.d.value * sub;
         line[j].minimum = negate(scales.dmin.value * sub_min);
-        const LineSums sums =
-            line_sums<kLevels, kValues, kWeighted>(block.x + j * kValues, w, inverse(line[j].scale), line[j].minimum);
+        const AffineSums sums =
+            affine_sums<kLevels, kValues, kWeighted>(block.x + j * kValues, w, inverse(line[j].scale), line[j].minimum);
         line[j].q = sums.q;
         line[j].qq = sums.qq;
         ll = ll + sub * sub * sums.qq;
@@ -219,13 +219,12 @@ BITSMITH_INLINE void refit(const Normalised<256, kWeighted>& block, AffineScales
 
 // d, dmin and every L, M (0 … kHighest) of a super-block of 256 values.
 template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
-BITSMITH_INLINE AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& block,
-                                                       const AffineSearch& search) {
+inline AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& block, const AffineSearch& search) {
     constexpr int kValues = 256 / kSubBlocks;
-    Line line[kSubBlocks];
+    AffineLine line[kSubBlocks];
     for (int j = 0; j < kSubBlocks; ++j) {
         const F* w = kWeighted ? block.w + j * kValues : block.w;
-        line[j] = fit_line<kLevels, kValues, kWeighted>(block.x + j * kValues, w, search);
+        line[j] = fit_affine<kLevels, kValues, kWeighted>(block.x + j * kValues, w, search);
     }
     AffineScales<kSubBlocks> best = {};
     choose_d<kHighest>(block, search.d_steps, line, best);
@@ -255,7 +254,7 @@ BITSMITH_INLINE void affine_codes(const Normalised<256, kWeighted>& block, const
     for (int j = 0; j < kSubBlocks; ++j) {
         const F inverse_scale = inverse(scales.d.value * scales.sub[j]);
         const F offset = negate(negate(scales.dmin.value * scales.sub_min[j]) * inverse_scale);
-        BITSMITH_UNROLL for (int i = j * kValues; i < (j + 1) * kValues; ++i) {
+        BITSMITH_UNROLL_VALUES for (int i = j * kValues; i < (j + 1) * kValues; ++i) {
             code[i] = rint_to_int(position<kLevels>(block.x[i], inverse_scale, offset));
         }
     }

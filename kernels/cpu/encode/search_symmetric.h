@@ -21,7 +21,7 @@ struct ScaleSums {
 template <class Codes, int kValues, bool kWeighted>
 BITSMITH_INLINE ScaleSums scale_sums(const F* x, const F* w, const F& inverse_scale) {
     ScaleSums sums = {splat(0.0f), splat(0.0f)};
-    BITSMITH_UNROLL for (int i = 0; i < kValues; ++i) {
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
         const F q = Codes::value(x[i] * inverse_scale);
         const F wq = weigh<kWeighted>(w, i, q);
         sums.xq = sums.xq + wq * x[i];
@@ -34,7 +34,7 @@ template <class Codes, int kValues, bool kWeighted>
 BITSMITH_INLINE F squared_error(const F* x, const F* w, const F& scale) {
     const F inverse_scale = inverse(scale);
     F error = splat(0.0f);
-    BITSMITH_UNROLL for (int i = 0; i < kValues; ++i) {
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
         const F e = x[i] - scale * Codes::value(x[i] * inverse_scale);
         error = error + weigh<kWeighted>(w, i, e) * e;
     }
@@ -62,7 +62,7 @@ struct SymmetricSearch {
 // The best real-valued scale: map the value of largest magnitude to each of `reaches`, fit a scale by least squares to
 // the codes that gives, keep the one that explains most: the largest (Σ w·x·q)² / Σ w·q².
 template <class Codes, int kValues, bool kWeighted>
-BITSMITH_INLINE ScaleSums fit_scale(const F* x, const F* w, const SymmetricSearch& search) {
+inline ScaleSums fit_scale(const F* x, const F* w, const SymmetricSearch& search) {
     const F inverse_widest = inverse(widest_value<kValues>(x));
     ScaleSums best = {splat(0.0f), splat(1.0f)};
     for (int k = 0; k < search.count + search.refits; ++k) {
@@ -85,8 +85,8 @@ struct SymmetricScales {
 
 // Moves each L to a neighbour where that lowers the error.
 template <class Codes, int kSubBlocks, bool kWeighted>
-BITSMITH_INLINE void settle(const Normalised<256, kWeighted>& block, const SymmetricSearch& search,
-                            SymmetricScales<kSubBlocks>& scales) {
+inline void settle(const Normalised<256, kWeighted>& block, const SymmetricSearch& search,
+                   SymmetricScales<kSubBlocks>& scales) {
     constexpr int kValues = 256 / kSubBlocks;
     scales.error = splat(0.0f);
     for (int j = 0; j < kSubBlocks; ++j) {
@@ -107,7 +107,7 @@ BITSMITH_INLINE void settle(const Normalised<256, kWeighted>& block, const Symme
 
 // d fitted by least squares to all codes.
 template <class Codes, int kSubBlocks, bool kWeighted>
-BITSMITH_INLINE F fit_d(const Normalised<256, kWeighted>& block, const SymmetricScales<kSubBlocks>& scales) {
+inline F fit_d(const Normalised<256, kWeighted>& block, const SymmetricScales<kSubBlocks>& scales) {
     constexpr int kValues = 256 / kSubBlocks;
     ScaleSums fit = {splat(0.0f), splat(0.0f)};
     for (int j = 0; j < kSubBlocks; ++j) {
@@ -124,8 +124,8 @@ BITSMITH_INLINE F fit_d(const Normalised<256, kWeighted>& block, const Symmetric
 // d and every L from the sub-blocks' own scales. With codes fixed, missing a scale by δ costs δ² · Σ w·q², so trying
 // many d takes no pass over the values.
 template <int kSubBlocks, class Block>
-BITSMITH_INLINE void choose_d(const Block& block, const SymmetricSearch& search, const F* scale, const F* qq,
-                              SymmetricScales<kSubBlocks>& scales) {
+inline void choose_d(const Block& block, const SymmetricSearch& search, const F* scale, const F* qq,
+                     SymmetricScales<kSubBlocks>& scales) {
     F widest = splat(0.0f);
     for (int j = 0; j < kSubBlocks; ++j) widest = select(less(abs(widest), abs(scale[j])), scale[j], widest);
     F least = splat(kLargestSum);
@@ -150,8 +150,8 @@ BITSMITH_INLINE void choose_d(const Block& block, const SymmetricSearch& search,
 
 // d and every L of a super-block of 256 values.
 template <class Codes, int kSubBlocks, bool kWeighted>
-BITSMITH_INLINE SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeighted>& block,
-                                                             const SymmetricSearch& search) {
+inline SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeighted>& block,
+                                                    const SymmetricSearch& search) {
     constexpr int kValues = 256 / kSubBlocks;
     F scale[kSubBlocks], qq[kSubBlocks];
     for (int j = 0; j < kSubBlocks; ++j) {
@@ -185,7 +185,7 @@ BITSMITH_INLINE void symmetric_codes(const Normalised<256, kWeighted>& block, co
     constexpr int kValues = 256 / kSubBlocks;
     for (int j = 0; j < kSubBlocks; ++j) {
         const F inverse_scale = inverse(scales.d.value * scales.sub[j]);
-        BITSMITH_UNROLL for (int i = j * kValues; i < (j + 1) * kValues; ++i) {
+        BITSMITH_UNROLL_VALUES for (int i = j * kValues; i < (j + 1) * kValues; ++i) {
             code[i] = Codes::code(block.x[i] * inverse_scale);
         }
     }

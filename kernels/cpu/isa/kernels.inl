@@ -6,6 +6,8 @@
 #include "../decode/levels.h"
 #include "../encode/fp4.h"
 #include "../encode/groups.h"
+#include "../encode/iq4.h"
+#include "../encode/kquants.h"
 #include "../encode/legacy.h"
 #include "../encode/ternary.h"
 #include "../statistics.h"
@@ -21,22 +23,22 @@ static const Kernels kKernels = {
     all_finite,
     // encode, in the order of Kind
     {
-        encode_q4_0,   // Q4_0
-        encode_q4_1,   // Q4_1
-        encode_q5_0,   // Q5_0
-        encode_q5_1,   // Q5_1
-        encode_q8_0,   // Q8_0
-        nullptr,       // Q2_K
-        nullptr,       // Q3_K
-        nullptr,       // Q4_K
-        nullptr,       // Q5_K
-        nullptr,       // Q6_K
-        nullptr,       // IQ4_NL
-        nullptr,       // IQ4_XS
-        encode_tq1_0,  // TQ1_0
-        encode_tq2_0,  // TQ2_0
-        encode_mxfp4,  // MXFP4
-        encode_nvfp4,  // NVFP4
+        encode_q4_0,    // Q4_0
+        encode_q4_1,    // Q4_1
+        encode_q5_0,    // Q5_0
+        encode_q5_1,    // Q5_1
+        encode_q8_0,    // Q8_0
+        encode_q2_k,    // Q2_K
+        encode_q3_k,    // Q3_K
+        encode_q4_k,    // Q4_K
+        encode_q5_k,    // Q5_K
+        encode_q6_k,    // Q6_K
+        encode_iq4_nl,  // IQ4_NL
+        encode_iq4_xs,  // IQ4_XS
+        encode_tq1_0,   // TQ1_0
+        encode_tq2_0,   // TQ2_0
+        encode_mxfp4,   // MXFP4
+        encode_nvfp4,   // NVFP4
     },
     // decode
     {
