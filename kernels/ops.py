@@ -97,7 +97,7 @@ def to_float32(raw: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
 def from_float32(x: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
     """float32 [R, K] → stored elements uint8 [R, K · bytes] of F64, F32, F16, BF16, F8_E4M3 or F8_E5M2.
 
-    Nearest, ties to even. Too large becomes Inf, in E4M3, which has none, NaN.
+    Nearest, ties to even. Too large becomes Inf; E4M3, which has none, stays at 448 (OCP's saturating mode).
     """
     x = _matrix(x)
     if dtype in ("F16", "BF16"):

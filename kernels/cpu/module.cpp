@@ -268,7 +268,7 @@ static void unpack_bits(Bytes packed, int bits, BytesOut out, int threads) {
 }
 
 // (Σx², Σe², max |e|, values not finite), and counts of e when limit > 0. Rows are summed in order.
-static nb::tuple error_stats(const std::string& isa, Floats source, Floats other, double limit, Counts counts,
+static nb::tuple error_stats(const std::string& isa, Floats source, Floats other, float limit, Counts counts,
                              int threads) {
     const Kernels& kernels = kernels_named(isa);
     const int64_t rows = source.shape(0), columns = source.shape(1), bins = counts.shape(0);
@@ -281,11 +281,11 @@ static nb::tuple error_stats(const std::string& isa, Floats source, Floats other
         std::vector<RowError> sums(rows);
         std::mutex adding;
         parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
-            std::vector<int64_t> mine(bins);
+            std::vector<int64_t> mine(bins + 1);
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * columns;
                 sums[row] = kernels.row_error(x + at, y + at, columns);
-                if (limit > 0.0 && bins > 0)
+                if (limit > 0.0f && bins > 0)
                     kernels.row_histogram(x + at, y + at, columns, limit, static_cast<int>(bins), mine.data());
             }
             const std::lock_guard<std::mutex> guard(adding);

@@ -12,31 +12,23 @@ BITSMITH_INLINE double sum_lanes(double lanes[kLanes]) {
     return lanes[0];
 }
 
-BITSMITH_INLINE double infinity() {
-    const uint64_t word = 0x7FF0000000000000u;
-    double value;
-    memcpy(&value, &word, 8);
-    return value;
-}
-
-BITSMITH_INLINE bool is_finite(float a) {
-    uint32_t word;
-    memcpy(&word, &a, 4);
-    return (word & 0x7F800000u) != 0x7F800000u;
-}
-
-// For count ≤ 16 values: the source and the difference, both 0 where the source is not finite. NaN differs by Inf.
-BITSMITH_INLINE int differences(const float* source, const float* other, int count, double x[kLanes],
-                                double e[kLanes]) {
-    int nonfinite = 0;
-    for (int i = 0; i < count; ++i) {
-        const bool finite = is_finite(source[i]);
-        nonfinite += !finite;
-        const double value = finite ? double(source[i]) : 0.0, difference = finite ? double(other[i]) - value : 0.0;
-        x[i] = value;
-        e[i] = difference == difference ? difference : infinity();
+// Up to 16 values: the source and the difference in float32, both 0 where the source is not finite or there is no more.
+// A difference that is NaN counts as Inf.
+struct Difference {
+    F x, e;
+    I bad;  // 1 where a value of the source is not finite
+};
+BITSMITH_INLINE Difference difference(const float* source, const float* other, int64_t count) {
+    float a[kLanes] = {}, b[kLanes] = {};
+    if (count < kLanes) {
+        memcpy(a, source, count * sizeof(float));
+        memcpy(b, other, count * sizeof(float));
     }
-    return nonfinite;
+    const F x = load(count < kLanes ? a : source), y = load(count < kLanes ? b : other);
+    const F inf = as_float(splat(0x7F800000)), zero = splat(0.0f), e = y - x;
+    const M finite = less(abs(x), inf);  // not for NaN either
+    return {select(finite, x, zero), select(finite, select(equal(e, e), e, inf), zero),
+            select(finite, splat(0), splat(1))};
 }
 
 // NaN and Inf are refused before anything is encoded.
@@ -55,41 +47,41 @@ inline bool all_finite(const float* x, int64_t n) {
 }
 
 inline RowError row_error(const float* source, const float* other, int64_t n) {
-    double squares[kLanes] = {}, error_squares[kLanes] = {}, largest[kLanes] = {}, x[kLanes], e[kLanes];
-    RowError sums = {0.0, 0.0, 0.0, 0};
+    double squares[kLanes] = {}, error_squares[kLanes] = {};
+    F largest = splat(0.0f);
+    I bad = splat(0);
     for (int64_t at = 0; at < n; at += kLanes) {
-        if (n - at < kLanes) {
-            for (int i = 0; i < kLanes; ++i) x[i] = e[i] = 0.0;
-            sums.nonfinite += differences(source + at, other + at, int(n - at), x, e);
-        } else {
-            sums.nonfinite += differences(source + at, other + at, kLanes, x, e);
-        }
-        for (int i = 0; i < kLanes; ++i) {
-            const double size = e[i] < 0.0 ? -e[i] : e[i];
-            squares[i] = squares[i] + x[i] * x[i];
-            error_squares[i] = error_squares[i] + e[i] * e[i];
-            largest[i] = largest[i] > size ? largest[i] : size;
-        }
+        const Difference d = difference(source + at, other + at, n - at);
+        largest = max(abs(d.e), largest);
+        bad = bad + d.bad;
+        float x[kLanes], e[kLanes];
+        store(x, d.x);
+        store(e, d.e);
+        for (int i = 0; i < kLanes; ++i) squares[i] = squares[i] + double(x[i]) * double(x[i]);
+        for (int i = 0; i < kLanes; ++i) error_squares[i] = error_squares[i] + double(e[i]) * double(e[i]);
     }
-    sums.source_squares = sum_lanes(squares);
-    sums.error_squares = sum_lanes(error_squares);
-    for (int i = 0; i < kLanes; ++i) sums.max_error = sums.max_error > largest[i] ? sums.max_error : largest[i];
+    float sizes[kLanes];
+    int32_t bads[kLanes];
+    store(sizes, largest);
+    store(bads, bad);
+    RowError sums = {sum_lanes(squares), sum_lanes(error_squares), 0.0, 0};
+    for (int i = 0; i < kLanes; ++i) {
+        sums.max_error = sums.max_error > sizes[i] ? sums.max_error : double(sizes[i]);
+        sums.nonfinite += bads[i];
+    }
     return sums;
 }
 
-inline void row_histogram(const float* source, const float* other, int64_t n, double limit, int bins, int64_t* counts) {
-    const double bins_a_unit = double(bins) / (2.0 * limit), last = double(bins - 1);
+inline void row_histogram(const float* source, const float* other, int64_t n, float limit, int bins, int64_t* counts) {
+    const F bins_a_unit = splat(float(bins) / (2.0f * limit)), zero = splat(0.0f), last = splat(float(bins - 1));
     for (int64_t at = 0; at < n; at += kLanes) {
+        const Difference d = difference(source + at, other + at, n - at);
+        const F place = (d.e + splat(limit)) * bins_a_unit;
+        const I bin = to_int(min(max(place, zero), last));
+        int32_t places[kLanes];
+        store(places, select(equal(d.bad, splat(0)), bin, splat(bins)));
         const int count = n - at < kLanes ? int(n - at) : kLanes;
-        double x[kLanes], e[kLanes];
-        int32_t bin[kLanes];
-        differences(source + at, other + at, count, x, e);
-        for (int i = 0; i < count; ++i) {
-            const double place = (e[i] + limit) * bins_a_unit, low = place > 0.0 ? place : 0.0;
-            bin[i] = int32_t(low < last ? low : last);
-        }
-        for (int i = 0; i < count; ++i)
-            if (is_finite(source[at + i])) ++counts[bin[i]];
+        for (int i = 0; i < count; ++i) ++counts[places[i]];
     }
 }
 
@@ -126,20 +118,11 @@ inline RowScan row_scan(const float* x, int64_t n) {
 
 // max |other − source| / max(|source|, floor) over n values whose source is finite. 0/0 is 0; NaN is an infinite error.
 inline float group_error_ratio(const float* source, const float* other, int64_t n, float floor) {
-    const F inf = as_float(splat(0x7F800000)), zero = splat(0.0f);
-    F largest = zero, error = zero;
+    F largest = splat(0.0f), error = splat(0.0f);
     for (int64_t at = 0; at < n; at += kLanes) {
-        const int64_t count = n - at < kLanes ? n - at : kLanes;
-        float a[kLanes] = {}, b[kLanes] = {};
-        if (count < kLanes) {
-            memcpy(a, source + at, count * sizeof(float));
-            memcpy(b, other + at, count * sizeof(float));
-        }
-        const F x = load(count < kLanes ? a : source + at), y = load(count < kLanes ? b : other + at);
-        const M finite = less(abs(x), inf);
-        const F e = abs(y - x), seen = select(equal(e, e), e, inf);
-        largest = max(select(finite, abs(x), zero), largest);
-        error = max(select(finite, seen, zero), error);
+        const Difference d = difference(source + at, other + at, n - at);
+        largest = max(abs(d.x), largest);
+        error = max(abs(d.e), error);
     }
     float sizes[kLanes], errors[kLanes];
     store(sizes, largest);

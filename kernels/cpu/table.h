@@ -93,8 +93,9 @@ struct Kernels {
     void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
     void (*from_bf16)(const uint16_t* x, int64_t n, float* out);
     RowError (*row_error)(const float* source, const float* other, int64_t n);
-    // counts: `bins` of them, over −limit … limit; what lies outside is counted in the first and last.
-    void (*row_histogram)(const float* source, const float* other, int64_t n, double limit, int bins, int64_t* counts);
+    // counts: `bins` of them, over −limit … limit; what lies outside is counted in the first and last. One more counts
+    // the values that are not finite.
+    void (*row_histogram)(const float* source, const float* other, int64_t n, float limit, int bins, int64_t* counts);
     RowScan (*row_scan)(const float* x, int64_t n);
     float (*group_error_ratio)(const float* source, const float* other, int64_t n, float floor);
 };

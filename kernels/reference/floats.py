@@ -54,7 +54,7 @@ def from_half(halves: np.ndarray, dtype: str, _threads: int) -> np.ndarray:
 
 
 def to_float8(x: np.ndarray, dtype: str) -> np.ndarray:
-    """float32 → codes: nearest, ties to the even code; past the largest E4M3 becomes NaN and E5M2 Inf, as in torch."""
+    """float32 → codes: nearest, ties to the even code. Past the largest, E4M3 stays at 448 and E5M2 becomes Inf."""
     last = 0x7E if dtype == "F8_E4M3" else 0x7B
     levels = table(dtype)[: last + 1].astype(np.float64)
     # One more level where the largest binade would go on: halfway to it is where overflow begins.
@@ -64,5 +64,6 @@ def to_float8(x: np.ndarray, dtype: str) -> np.ndarray:
     code = np.searchsorted(middles, size, side="left")
     tie = middles[np.minimum(code, last)] == size
     code = np.where(tie & (code % 2 == 1), code + 1, code)
-    code = np.where(np.isnan(x), 0x7F, np.where(code > last, last + 1, code))
+    too_large = last if dtype == "F8_E4M3" else last + 1
+    code = np.where(np.isnan(x), 0x7F, np.where(code > last, too_large, code))
     return (code | np.where(np.signbit(x), 0x80, 0)).astype(np.uint8)

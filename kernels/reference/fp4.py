@@ -85,8 +85,7 @@ def encode_nvfp4(x: np.ndarray, weights: np.ndarray | None, search: bool, tensor
     scales, packed = [], []
     for first in range(0, 64, 16):
         group_w = None if w is None else w[:, first : first + 16]
-        with np.errstate(over="ignore"):
-            y = clamp(x[:, first : first + 16] / np.float32(tensor_scale), -1e6, 1e6)
+        y = clamp(x[:, first : first + 16] / np.float32(tensor_scale), -1e6, 1e6)
         start = to_unsigned_e4m3(fit.largest_magnitude(y) / np.float32(6))
         best, best_error = start, None
         if search:

@@ -39,6 +39,13 @@ class _Settings:
     def half(self) -> np.float32:
         return np.float32(1 << (self.bits - 1))
 
+    @property
+    def least_share(self) -> np.float32:
+        """How much of the range a search must keep, so that no value is clipped further than the formats promise."""
+        if self.bits == 8:
+            return np.float32(0.99)
+        return max(ONE - np.float32(2.2 if self.symmetric else 1.75) / self.half, np.float32(0.25))
+
 
 @dataclass(frozen=True)
 class _Scale:
@@ -107,7 +114,7 @@ def _search(
 ) -> _Scale:
     half, codes = settings.half, np.float32(2 * settings.half - 1)
     largest = maximum(-low, high)
-    least = np.float32(0.25) if settings.bits == 1 else ONE - np.float32(1.75) / half
+    least = settings.least_share
     plain = _plain(settings, low, largest, first)
     search = _Search(x, w, -half, half - ONE, inverse(plain.scale), plain)
     search.consider(plain)
@@ -123,13 +130,16 @@ def _search(
             low_k = low * (ONE - step * np.float32(k // _RANGE_STEPS))
             high_k = high * (ONE - step * np.float32(k % _RANGE_STEPS))
             search.consider(_plain(settings, low_k, largest, (high_k - low_k) / codes))
-    smallest, biggest = first * least, first * np.float32(1.25)
     for _ in range(_REFITS):
-        fitted = minimum(maximum(search.refit, smallest), biggest)
+        # A zero point stays where it is, so an asymmetric range moves with its scale.
+        kept = ONE - (ONE - least) * np.float32(0.125)
+        smallest = first * least if settings.symmetric else search.best.scale * kept
+        fitted = minimum(maximum(search.refit, smallest), first * np.float32(1.25))
         search.consider(_Scale(round_scale(fitted, largest, settings.scale_type), search.best.zero))
     return search.best
 
 
+@np.errstate(all="ignore")  # huge values overflow on the way to their clipped codes
 def encode_groups(
     x: np.ndarray,
     bits: int,
@@ -150,21 +160,21 @@ def encode_groups(
     for i in range(group):
         low, high = minimum(values[:, i], low), maximum(values[:, i], high)
     largest = maximum(-low, high)
-    with np.errstate(over="ignore", invalid="ignore"):
-        first = largest / (np.float32(0.5) * codes) if symmetric else (high - low) / codes
-        if search:
-            w = None
-            if importance is not None:
-                w = fit.normalise_weights(np.broadcast_to(importance, x.shape).reshape(-1, group))
-            g = _search(settings, values, w, low, high, first)
-        else:
-            g = _plain(settings, low, largest, first)
-        scaled = values / g.scale[:, None] + g.zero[:, None]
+    first = largest / (np.float32(0.5) * codes) if symmetric else (high - low) / codes
+    if search:
+        w = None
+        if importance is not None:
+            w = fit.normalise_weights(np.broadcast_to(importance, x.shape).reshape(-1, group))
+        g = _search(settings, values, w, low, high, first)
+    else:
+        g = _plain(settings, low, largest, first)
+    scaled = values / g.scale[:, None] + g.zero[:, None]
     q = rint(clamp(scaled, -half, half - ONE)) + half
     shape = (rows, columns // group)
     return q.astype(np.uint8).reshape(x.shape), g.scale.reshape(shape), (g.zero + half).astype(np.uint8).reshape(shape)
 
 
+@np.errstate(over="ignore")
 def decode_groups(
     codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, bits: int, group: int, _threads: int
 ) -> np.ndarray:

@@ -35,7 +35,7 @@ _SPREADS = (
     *((2.1, -1.4), (2.1, -1.05), (2.1, -0.7)),
 )
 _REFITS = 2
-_LIMITS = {4: (0.0953, 0.6), 5: (0.0541, 0.38), 8: (0.00783, 0.011)}
+_LIMITS = {4: (0.0953, 0.6), 5: (0.0541, 0.38), 8: (0.00785, 0.011)}
 _SLACK = {4: 0.15, 5: 0.085}
 
 
@@ -111,24 +111,21 @@ def _encode_affine(bits: int, x: np.ndarray, weights: np.ndarray | None, search:
     low, high = x[:, 0], x[:, 0]
     for i in range(1, x.shape[1]):
         low, high = minimum(low, x[:, i]), maximum(high, x[:, i])
-    with np.errstate(over="ignore"):
-        width = high - low
+    width = high - low
     if search:
         span = minimum(width, np.float32(1e30))
-        with np.errstate(over="ignore", invalid="ignore"):
-            y = (x - low[:, None]) * inverse(span)[:, None]
-            w = None if weights is None else fit.normalise_weights(weights)
-            spreads, refits = (_QUICK_SPREADS, 0) if weights is None else (_SPREADS, _REFITS)
-            d, m = fit.fit_line_to_spreads(highest, y, w, spreads, refits, _SLACK[bits])
-            stored = fit.scale_to_f16(d * span)
-            stored_minimum = f16_bits(clamp(m * span + low, -65504.0, 65504.0))
-            scaled = (x - half_values(stored_minimum)[:, None]) * inverse(half_values(stored))[:, None]
+        y = (x - low[:, None]) * inverse(span)[:, None]
+        w = None if weights is None else fit.normalise_weights(weights)
+        spreads, refits = (_QUICK_SPREADS, 0) if weights is None else (_SPREADS, _REFITS)
+        d, m = fit.fit_line_to_spreads(highest, y, w, spreads, refits, _SLACK[bits])
+        stored = fit.scale_to_f16(d * span)
+        stored_minimum = f16_bits(clamp(m * span + low, -65504.0, 65504.0))
+        scaled = (x - half_values(stored_minimum)[:, None]) * inverse(half_values(stored))[:, None]
         q = rint(clamp(scaled, 0, highest))
     else:
         scale = width / np.float32(highest)
         stored, stored_minimum = f16_bits(scale), f16_bits(low)
-        with np.errstate(over="ignore"):
-            scaled = (x - low[:, None]) * inverse(scale)[:, None]
+        scaled = (x - low[:, None]) * inverse(scale)[:, None]
         q = np.minimum(np.trunc(scaled + np.float32(0.5)), np.float32(highest))
     return np.hstack([column_bytes(stored), column_bytes(stored_minimum), _pack(bits, _to_bytes(q))])
 

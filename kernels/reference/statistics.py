@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from kernels.reference.arithmetic import clamp
+
 _LANES = 16
 
 
 def _differences(source: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """finite [R, K]; the source and the difference as float64, 0 where the source is not finite. NaN differs by Inf."""
+    """finite [R, K]; the source and the difference in float32, 0 where the source is not finite. NaN differs by Inf."""
     finite = np.isfinite(source)
-    x = np.where(finite, source, 0).astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        e = np.where(finite, other.astype(np.float64) - x, 0.0)
-    return finite, x, np.where(np.isnan(e), np.inf, e)
+    with np.errstate(invalid="ignore", over="ignore"):
+        e = other - source
+    return finite, np.where(finite, source, 0), np.where(finite, np.where(np.isnan(e), np.inf, e), 0).astype(np.float32)
 
 
 def _row_sums(values: np.ndarray) -> np.ndarray:
@@ -45,10 +46,12 @@ def error_stats(
 ) -> tuple[float, float, float, int]:
     finite, x, e = _differences(source, other)
     if limit > 0 and len(counts):
-        low = np.maximum((e + limit) * (len(counts) / (2 * limit)), 0.0)
-        places = np.minimum(low, len(counts) - 1).astype(np.int64)
-        counts += np.bincount(places[finite], minlength=len(counts))
-    squares, error_squares = _in_order(_row_sums(x * x)), _in_order(_row_sums(e * e))
+        limit32, bins = np.float32(limit), np.float32(len(counts))
+        place = (e + limit32) * (bins / (np.float32(2) * limit32))
+        bin_numbers = clamp(place, 0.0, bins - np.float32(1)).astype(np.int64)
+        counts += np.bincount(bin_numbers[finite], minlength=len(counts))
+    x64, e64 = x.astype(np.float64), e.astype(np.float64)
+    squares, error_squares = _in_order(_row_sums(x64 * x64)), _in_order(_row_sums(e64 * e64))
     return squares, error_squares, float(np.abs(e).max(initial=0.0)), int((~finite).sum())
 
 
@@ -64,12 +67,9 @@ def scan(x: np.ndarray, extremes: np.ndarray, nonfinite: np.ndarray, _threads: i
 
 
 def max_group_error_ratio(source: np.ndarray, other: np.ndarray, group: int, floor: float, _threads: int) -> float:
-    finite = np.isfinite(source)
+    _, x, e = _differences(source, other)
+    starts = np.arange(0, source.shape[1], group)
+    errors = np.maximum.reduceat(np.abs(e), starts, axis=1)
+    sizes = np.maximum(np.maximum.reduceat(np.abs(x), starts, axis=1), np.float32(floor))
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        e = np.abs(other - source)
-        e = np.where(finite, np.where(np.isnan(e), np.inf, e), 0).astype(np.float32)
-        size = np.where(finite, np.abs(source), 0).astype(np.float32)
-        starts = np.arange(0, source.shape[1], group)
-        errors = np.maximum.reduceat(e, starts, axis=1)
-        sizes = np.maximum(np.maximum.reduceat(size, starts, axis=1), np.float32(floor))
         return float(np.where(errors == 0, 0, errors / sizes).max(initial=0.0))

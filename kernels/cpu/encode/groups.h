@@ -80,14 +80,21 @@ struct GroupSearch {
     }
 };
 
+// How much of the range a search must keep, so that no value is clipped by more than the formats promise
+// (core/formats/pack_quantized.py), the scale's rounding included.
+BITSMITH_INLINE float least_share(int bits, bool symmetric) {
+    if (bits == 8) return 0.99f;
+    const float share = 1.0f - (symmetric ? 2.2f : 1.75f) / float(1 << (bits - 1));
+    return share > 0.25f ? share : 0.25f;
+}
+
 constexpr int kScaleSteps = 14, kRangeSteps = 4, kGroupRefits = 2;
 
 template <bool kWeighted>
 BITSMITH_INLINE GroupScale search_group(const GroupBatch& batch, const F* x, const F* w, const F& low_value,
                                         const F& high_value, const F& largest, const F& first_scale) {
     const float half = float(1 << (batch.bits - 1)), codes = 2.0f * half - 1.0f;
-    // Down to this share of the range; the formats promise that no value is clipped by more (core/formats).
-    const float least = batch.bits == 1 ? 0.25f : 1.0f - 1.75f / half;
+    const float least = least_share(batch.bits, batch.symmetric);
     const F zero = splat(0.0f);
     const GroupScale plain = plain_group(batch, low_value, largest, first_scale);
     GroupSearch<kWeighted> search = {x, w, batch.n, -half, half - 1.0f, inverse(plain.scale), plain, zero, zero};
@@ -107,9 +114,11 @@ BITSMITH_INLINE GroupScale search_group(const GroupBatch& batch, const F* x, con
             search.consider(plain_group(batch, low, largest, (high - low) / splat(codes)), false);
         }
     }
-    const F smallest = first_scale * splat(least), biggest = first_scale * splat(1.25f);
     for (int round = 0; round < kGroupRefits; ++round) {
-        const F fitted = min(max(search.refit, smallest), biggest);
+        // A zero point stays where it is, so an asymmetric range moves with its scale.
+        const F smallest =
+            batch.symmetric ? first_scale * splat(least) : search.best.scale * splat(1.0f - (1.0f - least) * 0.125f);
+        const F fitted = min(max(search.refit, smallest), first_scale * splat(1.25f));
         search.consider({round_scale(fitted, largest, batch.scale_type), search.best.zero}, false);
     }
     return search.best;

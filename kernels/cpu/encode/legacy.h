@@ -20,7 +20,7 @@ constexpr float kTargets5[] = {-16.0f, -17.6f, -17.0f, -16.5f, -15.5f, -15.0f, -
                                -14.0f, -13.5f, -12.5f, 15.5f,  15.0f,  14.5f,  14.0f};
 constexpr float kTargets8[] = {127.0f, 126.6f, 126.2f, 125.8f, 125.4f, 125.0f, 124.6f, 124.2f, 123.8f, 123.4f};
 constexpr int kRefits = 2;
-constexpr ScaleLimits kLimits4 = {0.0953f, 0.6f}, kLimits5 = {0.0541f, 0.38f}, kLimits8 = {0.00783f, 0.011f};
+constexpr ScaleLimits kLimits4 = {0.0953f, 0.6f}, kLimits5 = {0.0541f, 0.38f}, kLimits8 = {0.00785f, 0.011f};
 
 // The value of largest magnitude, with its sign; of equals the first.
 template <int kValues>

@@ -1,0 +1,89 @@
+"""Error sums, scans and bounds, against plain float64 arithmetic."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernels import dispatch, ops
+
+
+def pair(columns: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(columns)
+    x = rng.standard_normal((7, columns)).astype(np.float32)
+    y = x + rng.standard_normal(x.shape).astype(np.float32) / 8
+    x[1, 0], x[2] = np.nan, np.inf
+    x[3] = 0
+    return x, y
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 17, 33, 97, 384])
+def test_all_backends_agree_to_the_bit(columns) -> None:
+    x, y = pair(columns)
+    y[4, 0] = np.nan
+    y[5, 0] = -np.inf
+
+    def everything() -> str:
+        sums = ops.error_stats(x, y, 0.25, 64, threads=3)
+        scans = ops.scan(x, threads=2), ops.scan(y)
+        ratios = [ops.max_group_error_ratio(x[:4], y[:4], group, floor) for group in (1, 32, 400) for floor in (0, 0.1)]
+        return repr((sums, sums.counts.tolist(), scans, ratios))
+
+    with dispatch.only("reference"):
+        want = everything()
+    for backend in dispatch.backends():
+        with dispatch.only(backend):
+            assert everything() == want, backend
+
+
+def test_sums_are_right() -> None:
+    x, y = pair(384)
+    real = np.isfinite(x)
+    e = np.where(real, y.astype(np.float64) - np.where(real, x, 0), 0)
+    sums = ops.error_stats(x, y, 0.25, 64)
+    assert sums.nonfinite == 385
+    assert sums.finite == x.size - 385
+    assert sums.source_squares == pytest.approx((x[real].astype(np.float64) ** 2).sum(), rel=1e-12)
+    assert sums.error_squares == pytest.approx((e**2).sum(), rel=1e-6)
+    assert sums.max_error == pytest.approx(np.abs(e).max(), rel=1e-6)
+    want, _ = np.histogram(np.clip(e[real], -0.249999, 0.249999), 64, (-0.25, 0.25))
+    assert sums.counts.sum() == sums.finite
+    assert np.abs(sums.counts - want).sum() <= 4  # float32 may put a value next to an edge on its other side
+    assert ops.error_stats(x, y).counts.size == 0
+
+
+def test_reconstructions_that_are_not_finite_are_infinite_errors() -> None:
+    x = np.ones((1, 20), np.float32)
+    for bad in (np.nan, np.inf, -np.inf):
+        y = x.copy()
+        y[0, 3] = bad
+        assert ops.error_stats(x, y, 1.0, 4).max_error == np.inf
+        assert ops.max_group_error_ratio(x, y, 4) == np.inf
+
+
+def test_scan() -> None:
+    x = np.array([[1, -3, 2], [0, -0.0, 0], [np.nan, 5, -np.inf], [np.nan, np.nan, np.inf]], np.float32)
+    for backend in dispatch.backends():
+        with dispatch.only(backend):
+            found = ops.scan(x)
+            assert (found.amax, found.min, found.max, found.nonfinite) == (5, -3, 5, 5)
+            assert found.zero_rows.tolist() == [1]
+            nothing = ops.scan(x[3:])
+            assert (nothing.amax, nothing.min, nothing.max, nothing.nonfinite) == (0, 0, 0, 3)
+            assert ops.scan(np.zeros((0, 4), np.float32)).amax == 0
+            assert ops.scan(np.full((2, 2), -7, np.float32)).max == -7
+
+
+def test_group_error_ratio() -> None:
+    x = np.array([[4, 1, 0, 0, 2]], np.float32)
+    y = np.array([[3, 1, 0, 0, 2.5]], np.float32)
+    for backend in dispatch.backends():
+        with dispatch.only(backend):
+            assert ops.max_group_error_ratio(x, y, 2) == 0.25  # 1/4, 0/0, 0.5/2
+            assert ops.max_group_error_ratio(x, x, 1) == 0
+            y[0, 3] = 0.5
+            assert ops.max_group_error_ratio(x, y, 2) == np.inf
+            assert ops.max_group_error_ratio(x, y, 2, floor=1.0) == 0.5
+            y[0, 3] = 0
+    with pytest.raises(ValueError):
+        ops.max_group_error_ratio(x, y[:, :4], 2)
