@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from core.cli import main as headless
-from core.cli_commands import COMMANDS
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    if words and (words[0] in COMMANDS or words[0].startswith("-")):
-        return headless(words)
+    # The commands import all of core, half a second that the window's first picture shall not wait for; only what
+    # can be a command or an option is looked up there.
+    if words and (words[0].startswith("-") or words[0].isalpha()):
+        from core.cli import main as headless
+        from core.cli_commands import COMMANDS
+
+        if words[0].startswith("-") or words[0] in COMMANDS:
+            return headless(words)
     from app.bootstrap import main as window
 
     return window(words)

@@ -69,6 +69,22 @@ def test_offscreen_needs_no_display() -> None:
     assert system_check.why_not({"QT_QPA_PLATFORM": "offscreen"}) == ""
 
 
+def test_the_program_tells_commands_from_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    import app.__main__ as program
+
+    calls: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr("app.bootstrap.main", lambda words: calls.append(("window", words)) or 0)
+    monkeypatch.setattr("core.cli.main", lambda words: calls.append(("headless", words)) or 0)
+    for words in ([], ["model.gguf"], ["models"], ["./info"], ["plan", "x.gguf"], ["--help"]):
+        assert program.main(words) == 0
+    assert [where for where, _ in calls] == ["window"] * 4 + ["headless"] * 2
+
+
+def test_the_window_starts_without_loading_the_commands() -> None:
+    done = run("import sys, app.__main__ as p, app.bootstrap; print('core.cli' in sys.modules, 'numpy' in sys.modules)")
+    assert done.stdout.split() == ["False", "False"]
+
+
 FIRST_PICTURE = """
 import sys
 from pathlib import Path
