@@ -111,8 +111,8 @@ QLineEdit:disabled, QComboBox:disabled, QSpinBox:disabled, QDoubleSpinBox:disabl
   color: @disabled@; background: @window@; border: 1px dashed @border@;
 }
 QLineEdit[state="error"] { border-color: @error@; }
-QComboBox { padding-right: 24px; combobox-popup: 0; }
-QComboBox:focus { padding-right: 23px; }
+QComboBox { padding-right: 2px; combobox-popup: 0; }
+QComboBox:focus { padding-right: 1px; }
 QComboBox::drop-down { border: none; width: 24px; subcontrol-origin: padding; subcontrol-position: center right; }
 QComboBox::down-arrow { image: url("@down@"); width: 14px; height: 14px; }
 QComboBox::down-arrow:disabled { image: url("@down_off@"); }

@@ -45,7 +45,7 @@ class ErrorHistogram(PlotPanel):
     """`set_series(title, series)` shows one or two errors and, if given, the source; `clear(text)` shows a sentence."""
 
     x_title = "Error (quantized − source), weight units"
-    y_title = "Density (log scale)"
+    y_title = "Density (log)"
 
     def __init__(self, name: str = "Error", empty: str = "", parent: QWidget | None = None) -> None:
         self._curves: list[_Curve] = []

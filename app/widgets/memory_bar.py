@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QStandardItem, QStandardItemModel
-from PySide6.QtWidgets import QComboBox, QFrame, QHBoxLayout, QLabel, QSizePolicy, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QComboBox,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QSizePolicy,
+    QStyle,
+    QStyleOptionComboBox,
+    QStylePainter,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.devices import DeviceChoice
 from app.memory_view import estimate_for
@@ -88,7 +99,8 @@ class MemoryBar(QFrame):
                 previous = choice.own
             size = f" · {format_decimal(choice.capacity)}" if choice.capacity is not None else ""
             item = QStandardItem(choice.label + size)
-            item.setData(number)
+            item.setData(number, _NUMBER_ROLE)
+            item.setData(choice.label, _NAME_ROLE)
             item.setToolTip(choice.note)
             model.appendRow(item)
         self.device.setPlaceholderText("Choose a device")
@@ -137,10 +149,10 @@ class MemoryBar(QFrame):
         return f"{total_text(estimate)}, {self.verdict.text}. {', '.join(parts)}."
 
     def _make_controls(self) -> None:
-        self.device = QComboBox()
+        self.device = _DevicePicker()
         self.device.setAccessibleName("Target device")
         self.device.setMinimumWidth(160)
-        self.device.setMaximumWidth(184)
+        self.device.setMaximumWidth(212)
         self.device.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.device.setMinimumContentsLength(20)
         self.device.setMaxVisibleItems(16)
@@ -231,7 +243,22 @@ class MemoryBar(QFrame):
         self._store.update(context=self.context.itemData(row))
 
 
-_NUMBER_ROLE = 0x0101  # Qt.ItemDataRole.UserRole + 1, where QStandardItem.setData puts its value
+_NUMBER_ROLE = Qt.ItemDataRole.UserRole + 1
+_NAME_ROLE = Qt.ItemDataRole.UserRole + 2
+
+
+class _DevicePicker(QComboBox):
+    """Shows the device's name alone, shortened where it must be; the list beside it has sizes too."""
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        painter = QStylePainter(self)
+        name = self.itemData(self.currentIndex(), _NAME_ROLE) or self.placeholderText()
+        painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
+        room = self.width() - 40  # padding at the left, arrow at the right
+        option.currentText = self.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
+        painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
 
 
 class _Swatch(QWidget):

@@ -165,3 +165,5 @@ def test_own_devices_stand_first_under_a_heading_that_explains(bar: MemoryBar) -
 def test_fits_into_the_smallest_supported_width(services: Services, bar: MemoryBar) -> None:
     services.session.update(checkpoint=model(26_000_000_000), shape=SHAPE, device=BIG, context=131072, batch=128)
     assert bar.minimumSizeHint().width() <= 1100
+    assert bar.verdict.text.endswith("too much")
+    assert bar.total.shown_text() == bar.total.text()
