@@ -75,7 +75,8 @@ def costs_work(checkpoint: Checkpoint, recipe: Recipe) -> Work:
 def match_rules(recipe: Recipe, plan: Plan) -> tuple[RuleMatch, ...]:
     """For each rule, how many of the plan's tensors it is the first to match, by their own or their source's name."""
     counts = [0] * len(recipe.rules)
-    for t in plan.tensors if recipe.rules else ():
+    # Vectors, and what must stay F32, are decided before any rule is asked.
+    for t in (t for t in plan.tensors if recipe.rules and len(t.shape) > 1 and not t.source.keep):
         names = (t.name, *(s.name for s in t.source.sources))
         first = next((i for i, rule in enumerate(recipe.rules) if rule.matches(*names)), None)
         if first is not None:

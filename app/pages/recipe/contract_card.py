@@ -29,6 +29,7 @@ TERMS = {  # field → glossary term
     "Packing": "packing",
     "Levels": "level",
     "Tensor scale": "tensor scale",
+    "Outer scale": "double quantization",
     "Effective bits": "effective bits",
 }
 
@@ -68,6 +69,9 @@ def contract_fields(c: NumericContract) -> dict[str, str]:
         "Block": f"{c.block} values stored together" if c.block > 1 else "none: any row length",
         "Levels": ", ".join(f"{v:g}" for v in c.levels).replace("-", "−") if c.levels else "evenly spaced",
         "Tensor scale": c.tensor_scale.label if c.tensor_scale is not None else "none",
+        "Outer scale": f"{c.outer_scale.label}, one for {c.outer_group} scales"
+        if c.outer_scale is not None
+        else "none",
         "Packing": c.packing or "–",
     }
 
