@@ -1,5 +1,1 @@
 """The window."""
-
-from app.immortal import keep_singletons
-
-keep_singletons()

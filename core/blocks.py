@@ -144,7 +144,7 @@ class BlockWorker:
 def check_bound(t: TensorPlan, source: np.ndarray, decoded: np.ndarray, options: EncodeOptions) -> None:
     """Raise UserError when a reconstructed value is further from its source than the format allows."""
     assert t.format is not None
-    bound = t.format.error_bound
+    bound = t.format.bound(options.method)
     if t.format.contract.scale is None:
         ratio = _plain_ratio(source, decoded)
     else:

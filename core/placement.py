@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from core.checkpoint.base import Checkpoint, Container
+from core.checkpoint.quantized_source import quantized_source
 from core.errors import UserError
 from core.export.compressed_tensors import Scheme, compressed_tensors_layout
 from core.export.gguf import gguf_layout, requantized_metadata
@@ -102,30 +103,12 @@ def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, tensors: S
     return replace(layout, parts=parts)
 
 
-ENCODED_METHODS = {
-    "gptq": "GPTQ",
-    "awq": "AWQ",
-    "bitsandbytes": "bitsandbytes",
-    "compressed-tensors": "compressed-tensors",
-    "fp8": "FP8 blocks",
-    "fbgemm_fp8": "FP8 rows",
-    "mxfp4": "MXFP4",
-    "modelopt": "ModelOpt",
-    "hqq": "HQQ",
-    "torchao": "torchao",
-    "quanto": "quanto",
-    "eetq": "EETQ",
-}
-
-
 def refuse_encoded_source(checkpoint: Checkpoint) -> None:
-    """Raise UserError for a folder whose weights are quantized in a scheme that this version does not decode."""
-    found = checkpoint.config.get("quantization_config") or checkpoint.config.get("quantization")
-    if not isinstance(found, Mapping):
+    """Raise UserError for a checkpoint whose weights are packed in a scheme that this version does not decode."""
+    found = quantized_source(checkpoint)
+    if found is None or found.blocks or found.stale:
         return
-    method = str(found.get("quant_method", "MLX" if "bits" in found else "unknown"))
     raise UserError(
-        f"This checkpoint is already quantized ({ENCODED_METHODS.get(method, method)}), and such weights can not be "
-        "converted yet.",
+        f"This checkpoint is already quantized ({found.label}), and such weights can not be converted yet.",
         "Open the original 16-bit model instead.",
     )

@@ -12,7 +12,7 @@ from core.errors import UserError
 from core.export.layout import Layout
 from core.formats import Format
 from core.models.gguf_tensors import MappedTensor
-from core.placement import place, prepare, refuse_encoded_source
+from core.placement import part_name, place, prepare, refuse_encoded_source
 from core.recipe import Misfit, Recipe
 from core.targets import Target, find_target
 from core.tensor_info import Role
@@ -126,7 +126,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     refuse_encoded_source(checkpoint)
     prepared = prepare(checkpoint, target)
     fates = decide(target, recipe, prepared.mapped, prepared.model, checkpoint.container is Container.GGUF)
-    drafts = [_draft(t, f, target) for t, f in zip(prepared.mapped, fates, strict=True)]
+    drafts = _without_stale_scales([_draft(t, f, target) for t, f in zip(prepared.mapped, fates, strict=True)])
     layout = place(checkpoint, target, prepared, drafts)
     tensors = tuple(_with_padding(drafts, layout))
     plan = Plan(
@@ -193,6 +193,14 @@ def _draft(t: MappedTensor, fate: Fate, target: Target) -> TensorPlan:
         reason=fate.reason,
         fallback=fate.fallback,
     )
+
+
+def _without_stale_scales(drafts: list[TensorPlan]) -> list[TensorPlan]:
+    """Drop the tensor scales of an NVFP4 source whose weights are encoded anew: reading has applied them already."""
+    encoded = {
+        part_name(d.name, ".scale") for d in drafts if d.source_dtype == "NVFP4" and d.action is not Action.COPY
+    }
+    return [d for d in drafts if d.name not in encoded]
 
 
 def _with_padding(drafts: list[TensorPlan], layout: Layout) -> list[TensorPlan]:

@@ -65,7 +65,7 @@ def verify_against(
             want = read_mapped(source, t.source, b.start, b.stop)
             got = reader.rows(t, b.start, b.stop)
             if t.format is not None:
-                check_bound(t, want, got, EncodeOptions(amax=amax))
+                check_bound(t, want, got, EncodeOptions(method=plan.recipe.method, amax=amax))
             total.add(measure(want, got))
         stats = total.stats()
         if t.format is None and stats.max_error:

@@ -57,7 +57,7 @@ class Format(ABC):
     contract: NumericContract
     row_multiple: int = 1
     needs_amax: bool = False
-    error_bound: float = 0.0  # |x−x̂| ≤ error_bound × largest |x| of the scale's group, for finite x
+    error_bound: float = 0.0  # |x−x̂| ≤ error_bound × largest |x| of the scale's group, whatever the method
 
     @abstractmethod
     def accepts(self, shape: Sequence[int]) -> str:
@@ -83,6 +83,10 @@ class Format(ABC):
         """Neighbours along a row over whose largest |x| `error_bound` is meant."""
         g = self.contract.granularity
         return g.size if isinstance(g, PerGroup | SuperBlock) else columns
+
+    def bound(self, method: Method) -> float:
+        """`error_bound`, or less where a method promises more."""
+        return self.error_bound
 
     def bound_floor(self, options: EncodeOptions) -> float:
         """Groups whose largest |x| is below this may vanish: their scale is below what its type holds."""

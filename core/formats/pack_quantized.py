@@ -43,8 +43,13 @@ class PackQuantized(Format):
             symmetric=symmetric,
             packing=f"{32 // bits} codes a 32-bit word, first in the lowest bits",
         )
-        # Symmetric scales are amax / 2^(b-1) + 1/2 step of clipping at the positive end; a search may clip further.
-        self.error_bound = {4: 0.35, 8: 0.02}[bits]
+        # A search may clip the ends of a long row away where that lowers the squared error.
+        self.error_bound = {4: 1.0, 8: 0.5}[bits]
+
+    def bound(self, method: Method) -> float:
+        """Rounding is off by half a step, one step where the positive end has no code; and a little for BF16 scales."""
+        steps = (1 << self.bits) - 1
+        return self.error_bound if method is Method.SEARCH else 2.2 / steps + 2**-8
 
     def accepts(self, shape: Sequence[int]) -> str:
         if len(shape) != 2 or 0 in shape:

@@ -103,7 +103,7 @@ def test_listings_as_text_and_json(capsys, command):
 
 @pytest.mark.skipif(os.name != "posix", reason="SIGTERM of Windows ends a process at once")
 def test_sigterm_leaves_a_resumable_state(tmp_path):
-    source = write_llama(tmp_path / "big", hidden=1024, ffn=4096, layers=12, heads=8)
+    source = write_llama(tmp_path / "big", hidden=512, ffn=2048, layers=8, heads=8)
     command = [sys.executable, "-m", "core.cli", "convert", str(source), "--to", "IQ4_XS", "-o", str(tmp_path / "out.gguf")]
     process = subprocess.Popen([*command, "--threads", "1"], cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     journal = tmp_path / "out.gguf.partial.journal"

@@ -341,3 +341,15 @@ def test_estimate_of_time_left_appears_after_a_while(folder, tmp_path, monkeypat
     assert all(p.seconds_left is not None and np.isfinite(p.seconds_left) for p in seen)
     assert [p.bytes_done for p in seen] == sorted(p.bytes_done for p in seen)
     assert seen[-1].bytes_done == seen[-1].bytes_total
+
+
+def test_nvfp4_as_source_copies_or_applies_its_tensor_scales(folder, tmp_path):
+    convert(folder, "NVFP4", tmp_path / "a.gguf")
+    convert(tmp_path / "a.gguf", "NVFP4", tmp_path / "b.gguf")
+    assert digest(tmp_path / "a.gguf") == digest(tmp_path / "b.gguf")
+    _, direct = convert(folder, "Q8_0", tmp_path / "c.gguf")
+    _, through = convert(tmp_path / "a.gguf", "Q8_0", tmp_path / "d.gguf")
+    assert {t.name for t in direct.tensors} == {t.name for t in through.tensors}
+    with open_checkpoint(tmp_path / "a.gguf") as a, open_checkpoint(tmp_path / "d.gguf") as d:
+        name = "blk.0.ffn_up.weight"
+        assert np.allclose(a.read_rows(a.tensor(name)), d.read_rows(d.tensor(name)), atol=2e-3)
