@@ -6,14 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QSize, Qt, Signal
+from PySide6.QtCore import QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QListWidget, QListWidgetItem, QProgressBar, QVBoxLayout, QWidget
 
-from app.theme import DISPLAY, PAGE_MARGIN, ROW_HEIGHT, SPACE_1, SPACE_2, SPACE_3, SPACE_4
+from app.theme import (
+    DISPLAY,
+    PAGE_MARGIN,
+    RADIUS,
+    ROW_HEIGHT,
+    SPACE_1,
+    SPACE_2,
+    SPACE_3,
+    SPACE_4,
+    current,
+    themes,
+)
 from app.widgets.basics import Card, IconLabel, PrimaryButton, button, label, quiet_button, set_available
 from app.widgets.inline_error import InlineError
 from core import units
 
+TEXT_WIDTH = 660
 PATH_ROLE = Qt.ItemDataRole.UserRole
 
 
@@ -44,6 +57,23 @@ class PathList(QListWidget):
 
     def _choose(self, item: QListWidgetItem) -> None:
         self.chosen.emit(Path(item.data(PATH_ROLE)))
+
+
+class DropArea(QFrame):
+    """A dashed outline that says where to drop; the whole window takes drops, so it takes none itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setAccessibleName("Drop a model here")
+        themes().changed.connect(lambda _theme: self.update())
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        painter = QPainter(self)
+        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+        pen = QPen(current().color("border"), 1.5, Qt.PenStyle.DashLine)
+        painter.setPen(pen)
+        painter.setBrush(current().color("surface"))
+        painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), RADIUS, RADIUS)
 
 
 class StartView(QWidget):
@@ -102,9 +132,7 @@ class StartView(QWidget):
         set_available(self.sample, "The sample is being downloaded; it opens by itself." if text else "")
 
     def _drop_area(self) -> QFrame:
-        area = QFrame()
-        area.setProperty("frameRole", "drop")
-        area.setAccessibleName("Drop a model here")
+        area = DropArea()
         column = QVBoxLayout(area)
         column.setSpacing(SPACE_3)
         column.addStretch(1)
@@ -118,9 +146,9 @@ class StartView(QWidget):
             wrap=True,
         )
         text.setAlignment(centre)
-        text.setFixedWidth(560)
+        text.setFixedWidth(TEXT_WIDTH)
         text.ensurePolished()
-        text.setMinimumHeight(text.heightForWidth(560))
+        text.setMinimumHeight(text.heightForWidth(TEXT_WIDTH))
         column.addWidget(text, 0, centre)
         row = QHBoxLayout()
         row.setSpacing(SPACE_2)

@@ -49,6 +49,7 @@ class AdvancedPanel(QWidget):
         self.error = InlineError()
         self.tabs = QTabWidget()
         self.tabs.setAccessibleName("Parts of the recipe")
+        self.tabs.tabBar().setAccessibleName("Parts of the recipe")
         for title, panel in (
             ("Formats", self.formats),
             ("Numbers", scrolled(self.numbers)),

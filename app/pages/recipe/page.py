@@ -34,7 +34,7 @@ from core.errors import UserError
 from core.recipe import Misfit, Recipe
 from core.targets import find_target
 
-EVEN, WIDE = [430, 470], [520, 380]  # widths of controls and result without and with Advanced
+EVEN, WIDE = [430, 470], [510, 390]  # widths of controls and result without and with Advanced
 PLAN_DELAY = 30  # ms of rest before a plan is made
 
 
@@ -252,6 +252,7 @@ class RecipePage(Page):
         self.advanced.show_recipe(recipe)
         self.convert.setText(f"Convert to {recipe.target}")
         self.convert.setAccessibleName(self.convert.text())
+        self._refresh_output()
 
     def _make_plan(self) -> None:
         session = self.services.session.current
@@ -291,8 +292,7 @@ class RecipePage(Page):
     def _fail(self, error: BaseException) -> None:
         self.outcome.show_problem(error)
         self.preview.set_plan(None, None)
-        message = error.message if isinstance(error, UserError) else "The plan could not be made."
-        self._set_ready(f"{message} See the result for what to do.")
+        self._set_ready("This recipe gives no file; the result at the right says why.")
 
     def _ask_costs(self) -> None:
         session = self.services.session.current

@@ -177,7 +177,7 @@ class PreviewCard(Card):
                     f"SNR {units.format_decibels(error.snr_db)}",
                     error.nonfinite,
                 ),
-                HistogramSeries("source weights", result.source_edges, result.source_counts, source=True),
+                HistogramSeries("source", result.source_edges, result.source_counts, source=True),
             ),
         )
         whole = result.sampled_rows == result.rows

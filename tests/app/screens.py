@@ -1,0 +1,254 @@
+"""Pictures of every page in every state, light and dark, into build/screens/.
+
+`make screens` runs the test that calls this; `python tests/app/screens.py [FOLDER]` does it alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "build" / "screens"
+THEMES = ("light", "dark")
+SIZE = (1100, 700)
+PATIENCE = 40.0  # seconds that a state may take to come about
+
+
+class Camera:
+    """Puts the window into one state after another and takes a picture of each. Names say page and state."""
+
+    def __init__(self, window: Any, folder: Path, scratch: Path) -> None:
+        self.window, self.folder, self.scratch = window, folder, scratch
+        self.taken: list[Path] = []
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, name: str) -> None:
+        """The window in both themes as NAME-light.png and NAME-dark.png."""
+        for theme in THEMES:
+            self.window.services.themes.set_mode(theme)
+            self.rest(0.12)
+            path = self.folder / f"{name}-{theme}.png"
+            self.window.grab().save(str(path))
+            self.taken.append(path)
+        self.window.services.themes.set_mode("light")
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        from PySide6.QtWidgets import QApplication
+
+        until = time.monotonic() + PATIENCE
+        while not condition():
+            if time.monotonic() > until:
+                raise TimeoutError("this state did not come about")
+            QApplication.processEvents()
+            time.sleep(0.002)
+
+    def rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        self.wait(lambda: time.monotonic() > until)
+
+
+def take_all(window: Any, folder: Path, scratch: Path) -> list[Path]:
+    """Every page in every state; returns the pictures. scratch: an empty folder for models and results."""
+    from PySide6.QtWidgets import QLabel
+
+    camera = Camera(window, folder, scratch)
+    window.resize(*SIZE)
+    window.show()
+    assert isinstance(window.findChild(QLabel), QLabel)
+    for part in (_model_pages, _recipe_pages, _convert_pages):
+        for name in part(camera):
+            camera.take(name)
+    return camera.taken
+
+
+def _model_pages(c: Camera) -> Iterator[str]:
+    from tiny_models import write_llama
+
+    from core.progress import CancelToken
+
+    window, page = c.window, c.window.page("model")
+    store = window.services.session
+    for key in ("recipe", "convert", "inspect", "test"):
+        window.show_page(key)
+        yield f"{key}-empty"
+    window.show_page("model")
+    c.rest(0.3)
+    yield "model-empty"
+    page.start.show_sample_state("Downloading the sample model (93 MB), once…")
+    yield "model-downloading"
+    page.start.show_sample_state("")
+    broken = c.scratch / "broken.gguf"
+    broken.write_bytes(b"GGUF but no more")
+    window.open_path(broken)
+    c.wait(lambda: store.current.problem is not None)
+    yield "model-failed"
+    store.update(opening=c.scratch / "a-model-that-takes-a-while", problem=None)
+    yield "model-opening"
+
+    def spoil(tensors: dict[str, Any]) -> None:
+        tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = float("nan")
+        tensors["model.layers.2.mlp.down_proj.weight"][:4] = 0
+
+    _open(c, write_llama(c.scratch / "spoilt-model", layers=4, change=spoil))
+    yield "model-loaded"
+    page.loaded.findings.show_scan(0.42, "42 % of 269.03 MB")
+    yield "model-checking"
+    page.loaded.findings.scan_asked.emit()
+    c.wait(lambda: page.loaded._checked)
+    yield "model-checked"
+    source = write_llama(c.scratch / "small")
+    from core.checkpoint import open_checkpoint
+    from core.plan import make_plan
+    from core.recipe import Recipe
+    from core.run import run
+
+    with open_checkpoint(source) as checkpoint:
+        out = c.scratch / "small-Q8_0.gguf"
+        list(run(make_plan(checkpoint, Recipe(target="Q8_0")), checkpoint, out, CancelToken()))
+    _open(c, out)
+    yield "model-quantized"
+
+
+def _recipe_pages(c: Camera) -> Iterator[str]:
+    from tiny_models import write_llama
+
+    from app.devices import DeviceChoice
+    from core.recipe import Misfit, Recipe, Rule
+
+    window, page = c.window, c.window.page("recipe")
+    store = window.services.session
+    narrow = write_llama(c.scratch / "smollm-like-model", hidden=576, heads=9, kv_heads=3, ffn=1536, layers=4)
+    _open(c, narrow)
+    window.show_page("recipe")
+    _settle(c)
+    yield "recipe-presets"
+    device = store.current.device
+    store.update(device=DeviceChoice("tiny", "A very small card", 9_000_000, 1e9, own=False))
+    yield "recipe-too-large"
+    store.update(device=device)
+    page.set_recipe(Recipe(target="Q4_K_M"))
+    _settle(c)
+    yield "recipe-warning"
+    page.more.click()
+    for number, name in enumerate(("formats", "numbers", "keep", "rules", "tensors")):
+        page.advanced.tabs.setCurrentIndex(number)
+        c.rest(0.2)
+        yield f"recipe-{name}"
+    page.set_recipe(Recipe(target="w4a16-g64-asym"))
+    page.advanced.tabs.setCurrentIndex(1)
+    _settle(c)
+    yield "recipe-scheme"
+    page.set_recipe(Recipe(target="Q8_0", rules=(Rule("ffn_down", "Q5_0"), Rule("blk\\.0\\.", "keep"))))
+    page.advanced.tabs.setCurrentIndex(3)
+    _settle(c)
+    page.advanced.rules.pattern.setText("no_such_tensor")
+    page.advanced.rules.add.click()
+    c.wait(page.advanced.rules.error.isVisible)
+    _settle(c)
+    yield "recipe-rule-refused"
+    page.advanced.rules.pattern.clear()
+    page.more.click()
+    page.set_recipe(Recipe(target="Q6_K", misfit=Misfit.STOP))
+    c.wait(page.outcome.error.isVisible)
+    yield "recipe-impossible"
+
+
+def _convert_pages(c: Camera) -> Iterator[str]:
+    from core.blocks import BlockWorker
+    from core.errors import UserError
+    from core.recipe import Recipe
+
+    window, page, recipe = c.window, c.window.page("convert"), c.window.page("recipe")
+    store = window.services.session
+    window.show_page("recipe")
+    recipe.set_recipe(Recipe(target="Q8_0"))
+    c.wait(lambda: store.current.plan is not None and store.current.plan.recipe.target == "Q8_0")
+    plain = BlockWorker.run
+    state = {"full": False}
+
+    def slow(self: Any, block: Any, *rest: Any) -> Any:
+        time.sleep(0.3)
+        if state["full"] and block.tensor > 9:
+            raise UserError(f"The disk of {c.scratch} is full.", "Free some space; the run can then be resumed.")
+        return plain(self, block, *rest)
+
+    BlockWorker.run = slow  # type: ignore[method-assign]
+    try:
+        recipe.set_output(c.scratch / "first.gguf")
+        recipe.convert.click()
+        entry = page.queue.entries[-1]
+        c.wait(lambda: entry.newest is not None and entry.newest > 12)
+        window.show_page("recipe")
+        recipe.set_output(c.scratch / "second.gguf")
+        recipe.convert.click()
+        c.rest(0.5)
+        yield "convert-running-and-queued"
+        page.queue.pause(entry)
+        yield "convert-paused"
+        page.queue.cancel(entry)
+        c.wait(lambda: entry.state.final)
+        second = page.queue.entries[-1]
+        page.choose(entry)
+        yield "convert-cancelled"
+        state["full"] = True
+        c.wait(lambda: second.state.final)
+        page.choose(second)
+        yield "convert-failed"
+        state["full"] = False
+    finally:
+        BlockWorker.run = plain  # type: ignore[method-assign]
+    page.queue.resume(second)
+    c.wait(lambda: second.state.final)
+    page.queue.remove(entry)
+    c.rest(0.5)
+    yield "convert-done"
+
+
+def _open(c: Camera, path: Path) -> None:
+    c.window.open_path(path)
+    store = c.window.services.session
+    c.wait(lambda: store.current.checkpoint is not None and store.current.checkpoint.path == path)
+    c.rest(0.2)
+
+
+def _settle(c: Camera) -> None:
+    """Until plan, preview and sample of the present recipe are all there."""
+    window = c.window
+    page, store = window.page("recipe"), window.services.session
+    c.wait(lambda: store.current.plan is not None and page.convert.isEnabled())
+    c.wait(
+        lambda: page.preview.sample.text() != "" and " of " not in page.preview.sample.text().split("tensors")[0][21:]
+    )
+    c.rest(0.1)
+
+
+def main() -> int:
+    """Take all pictures without pytest."""
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    from PySide6.QtWidgets import QApplication
+
+    import app  # noqa: F401 - before PySide6, whose first import it prepares
+    from app.bootstrap import build_window, start_background
+    from app.settings import Settings
+
+    application = QApplication.instance() or QApplication([])
+    assert application is not None
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    with tempfile.TemporaryDirectory() as scratch:
+        window = build_window(Settings(Path(scratch) / "settings.ini"))
+        start_background(window)
+        taken = take_all(window, folder, Path(scratch))
+        window.close()
+    print(f"{len(taken)} pictures are in {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

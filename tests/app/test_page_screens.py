@@ -1,0 +1,35 @@
+"""The pictures of every page and state are taken, and none of them is empty."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from PySide6.QtGui import QImage
+
+from app.devices import find_devices
+
+pytestmark = pytest.mark.gui
+
+
+def load_screens():  # type: ignore[no-untyped-def]
+    path = Path(__file__).with_name("screens.py")
+    spec = importlib.util.spec_from_file_location("screens", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_in_every_state(window, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    screens = load_screens()
+    window.services.session.update(device=find_devices()[0][0])
+    taken = screens.take_all(window, screens.FOLDER, tmp_path)
+    assert len(taken) == len(set(taken)) >= 50
+    for path in taken:
+        image = QImage(str(path))
+        assert (image.width(), image.height()) == (1100, 700), path
+        colours = {image.pixel(x, y) for x in range(0, 1100, 11) for y in range(0, 700, 7)}
+        assert len(colours) > 3, f"{path} shows nothing"
