@@ -9,7 +9,9 @@ from kernels.reference.arithmetic import column_bytes, inverse
 from kernels.reference.kquants import nearest_scale
 from kernels.reference.search import LARGEST_SUM, StoredScale, normalise, store_scale
 from kernels.reference.search_symmetric import (
+    Codes,
     SymmetricSearch,
+    limit_scale,
     scale_sums,
     scaled_values,
     search_symmetric,
@@ -25,7 +27,7 @@ _SEARCH = SymmetricSearch(
         *(-127.0, -140.0, -131.43, -122.86, -114.29, -105.71, -97.14, -88.57, -80.0),
         *(132.0, 124.5, 117.0, 109.5, 102.0, 94.5, 87.0, 79.5, 72.0),
     ),
-    *(1, -32.0, 31.0, 16, 1, True),
+    *(1, -32.0, 31.0, 16, 1, 0.49, True),
 )
 
 
@@ -34,8 +36,7 @@ def _codes(scaled: np.ndarray) -> np.ndarray:
     return np.searchsorted(_HALFWAY, scaled, side="left")
 
 
-def _values(scaled: np.ndarray) -> np.ndarray:
-    return _LEVELS[_codes(scaled)]
+_VALUES = Codes(lambda scaled: _LEVELS[_codes(scaled)], float(_LEVELS[-1]), 12.0)
 
 
 def _nibbles(codes: np.ndarray) -> np.ndarray:
@@ -49,7 +50,8 @@ def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np
     how = _SEARCH if search else nearest_scale(_SEARCH)
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
-        inverse_widest = inverse(widest_value(block.x))
+        widest = widest_value(block.x)
+        inverse_widest, allowed = inverse(widest), block.largest * np.float32(0.34)
         best = StoredScale(np.zeros(len(x), np.uint16), np.zeros(len(x), np.float32))
         least = np.full(len(x), LARGEST_SUM)
         # Each candidate is judged as a reader will see it, with its scale rounded to float16.
@@ -58,9 +60,9 @@ def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np
                 inverse_scale = inverse_widest * np.float32(how.reaches[k])
             else:
                 inverse_scale = inverse(best.value)
-            xq, qq = scale_sums(_values, block.x, block.w, inverse_scale)
-            now = store_scale(xq * inverse(qq), block)
-            error = squared_error(_values, block.x, block.w, now.value)
+            xq, qq = scale_sums(_VALUES, block.x, block.w, inverse_scale)
+            now = store_scale(limit_scale(_VALUES, xq, qq, np.abs(widest), allowed).scale, block)
+            error = squared_error(_VALUES, block.x, block.w, now.value)
             better = error < least
             least, best = np.where(better, error, least), best.where(better, now)
         codes = _codes(block.x * inverse(best.value)[:, None])
@@ -74,7 +76,7 @@ def encode_iq4_xs(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np
     """
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
-        scales = search_symmetric(_values, block, 8, _SEARCH if search else nearest_scale(_SEARCH))
+        scales = search_symmetric(_VALUES, block, 8, _SEARCH if search else nearest_scale(_SEARCH))
         codes = _codes(scaled_values(block, scales))
     sub = (scales.sub + 32).astype(np.uint16)
     top = np.zeros(len(x), np.uint16)

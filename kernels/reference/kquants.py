@@ -22,26 +22,28 @@ from kernels.reference.search_symmetric import (
 )
 
 # The first margin or reach is used alone when there is no search; kernels/cpu/encode/kquants.h has the same numbers.
-Q2_K_SEARCH = AffineSearch(3, 15, (0.0, -0.9, -0.65, -0.4, -0.15, 0.1, 0.35, 0.6), 1, 16, 2, True)
+Q2_K_SEARCH = AffineSearch(3, 15, (0.0, -0.9, -0.65, -0.4, -0.15, 0.1, 0.35, 0.6), 1, 16, 2, 0.98, True)
 Q4_K_SEARCH = AffineSearch(
-    15, 63, (0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82, 2.16, 2.5), 1, 16, 2, True
+    15, 63, (0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82, 2.16, 2.5), 1, 16, 2, 0.49, True
 )
-Q5_K_SEARCH = AffineSearch(31, 63, (0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 1, 16, 2, True)
-Q3_K_SEARCH = SymmetricSearch((-4.0, -5.0, -4.33, -3.67, -3.0, 3.7, 3.4, 3.1, 2.8, 2.5), 0, -32.0, 31.0, 16, 0, True)
+Q5_K_SEARCH = AffineSearch(31, 63, (0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 1, 16, 2, 0.29, True)
+Q3_K_SEARCH = SymmetricSearch(
+    (-4.0, -5.0, -4.33, -3.67, -3.0, 3.7, 3.4, 3.1, 2.8, 2.5), 0, -32.0, 31.0, 16, 0, 0.78, True
+)
 # The gain of the longer list is in weighted data; without weights its time is not worth it.
 Q3_K_WEIGHTED_SEARCH = SymmetricSearch(
     (
         *(-4.0, -5.2, -4.97, -4.74, -4.51, -4.28, -4.05, -3.82, -3.59, -3.36, -3.13, -2.9),
         *(3.8, 3.52, 3.24, 2.96, 2.68, 2.4),
     ),
-    *(1, -32.0, 31.0, 16, 1, True),
+    *(1, -32.0, 31.0, 16, 1, 0.78, True),
 )
 Q6_K_SEARCH = SymmetricSearch(
     (
         *(-32.0, -32.5, -31.44, -30.38, -29.31, -28.25, -27.19, -26.12, -25.06, -24.0),
         *(31.0, 30.39, 29.78, 29.17, 28.56, 27.94, 27.33, 26.72, 26.11, 25.5),
     ),
-    *(0, -128.0, 127.0, 16, 1, True),
+    *(0, -128.0, 127.0, 16, 1, 0.145, True),
 )
 
 
@@ -81,7 +83,7 @@ def _symmetric(
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
         scales = search_symmetric(codes, block, 16, full if search else nearest_scale(full))
-        return scales, (codes(scaled_values(block, scales)) + half).astype(np.uint8)
+        return scales, (codes.nearest(scaled_values(block, scales)) + half).astype(np.uint8)
 
 
 def encode_q2_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:

@@ -10,11 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.reference.arithmetic import ZERO, clamp, f16_bits, maximum
+from kernels.reference.arithmetic import ZERO, clamp, f16_bits, maximum, minimum
 
 LARGEST_SUM = np.float32(3.0e38)
 # Of equally good scales the first is kept, so that sub-blocks agree and share a grid: only more than rounding counts.
 MORE_THAN_ROUNDING = np.float32(1 + 2.0**-20)
+
+# Scales may be fitted to a few columns of great importance, but no value may end further from its source than
+# the formats promise (core/formats/ggml.py), a share of the largest magnitude. Fits keep to this part of it, so that
+# the rounding of scales has room.
+FIT_SHARE = np.float32(0.8)
+# Added to the error of what breaks that promise.
+BROKEN = np.float32(1.0e30)
 
 _TWO_POW_60 = np.float32(2.0**60)
 _TRACE = np.float32(2.0**-24)
@@ -25,13 +32,14 @@ _TWO_POW_127 = np.uint32(0x7F000000)
 class Normalised:
     """Blocks and importance divided by powers of two that bring the largest of each into [1, 2).
 
-    x, w: [B, n] (w None without importance). True values are x · unit; inverse is 1 / unit, exactly; both [B].
+    x, w: [B, n] (w None without importance). True values are x · unit; inverse is 1 / unit, exactly; largest: max |x|.
     """
 
     x: np.ndarray
     w: np.ndarray | None
     unit: np.ndarray
     inverse: np.ndarray
+    largest: np.ndarray
 
 
 def _largest(values: np.ndarray) -> np.ndarray:
@@ -47,14 +55,15 @@ def _exponent_bits(a: np.ndarray) -> np.ndarray:
 
 def normalise(x: np.ndarray, weights: np.ndarray | None) -> Normalised:
     """Outside 2^±60 every type stores nothing but zeros or its largest value, so the unit stops there."""
-    exponent = _exponent_bits(clamp(_largest(np.abs(x)), 1 / _TWO_POW_60, _TWO_POW_60))
+    largest = _largest(np.abs(x))
+    exponent = _exponent_bits(clamp(largest, 1 / _TWO_POW_60, _TWO_POW_60))
     unit, inverse_unit = exponent.view(np.float32), (_TWO_POW_127 - exponent).view(np.float32)
     x = clamp(x * inverse_unit[:, None], -2.0, 2.0)
     if weights is not None:
         scale = (_TWO_POW_127 - _exponent_bits(_largest(weights))).view(np.float32)
         # Columns of no importance keep a trace of it, so that no sum of weights is zero.
         weights = maximum(weights * scale[:, None], _TRACE)
-    return Normalised(x, weights, unit, inverse_unit)
+    return Normalised(x, weights, unit, inverse_unit, minimum(largest * inverse_unit, np.float32(2)))
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,14 @@ d, dmin: float16; L, M: integer sub-scales; q ≥ 0: codes. B super-blocks have 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from dataclasses import fields as dataclass_fields
 
 import numpy as np
 
 from kernels.reference.arithmetic import ONE, ZERO, clamp, inverse, maximum, minimum, rint
 from kernels.reference.search import (
+    BROKEN,
+    FIT_SHARE,
     LARGEST_SUM,
     MORE_THAN_ROUNDING,
     Normalised,
@@ -36,6 +39,7 @@ class AffineSearch:
     refits: int  # of a sub-block's line to its codes
     d_steps: int  # candidates of d (and dmin), see largest_sub
     d_refits: int  # of d and dmin to all codes
+    error_bound: float  # of any value, as a share of the block's largest magnitude
     neighbours: bool  # whether L ± 1 and M ± 1 are tried
 
 
@@ -79,13 +83,20 @@ class AffineLine:
     qq: np.ndarray  # Σ w·q²
     w: np.ndarray  # Σ w
     x: np.ndarray  # Σ w·x
+    # Above this minimum, or with a top code below that, a value would be cut off by more than allowed.
+    highest_minimum: np.ndarray
+    lowest_top: np.ndarray
+
+    def by_block(self, sub_blocks: int) -> AffineLine:
+        """[B · s] → [B, s]."""
+        return AffineLine(*(getattr(self, f.name).reshape(-1, sub_blocks) for f in dataclass_fields(self)))
 
     def minimum_for(self, scale: np.ndarray) -> np.ndarray:
         """The minimum that suits another scale, with codes fixed: it keeps the mean in place."""
         return self.minimum + (self.scale - scale) * (self.q * inverse(self.w))
 
 
-def fit_affine(x: np.ndarray, w: np.ndarray | None, search: AffineSearch) -> AffineLine:
+def fit_affine(x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search: AffineSearch) -> AffineLine:
     """The best real-valued lines, [rows of x].
 
     Stretch the range of x over levels + each of `margins` steps (a negative margin leaves room, a positive one clips
@@ -122,7 +133,10 @@ def fit_affine(x: np.ndarray, w: np.ndarray | None, search: AffineSearch) -> Aff
         most = np.where(better, explained, most)
         best_scale, best_low = np.where(better, new_scale, best_scale), np.where(better, new_low, best_low)
         best_q, best_qq = np.where(better, q, best_q), np.where(better, qq, best_qq)
-    return AffineLine(best_scale, best_low, best_q, best_qq, sum_w, sum_x)
+    inside = allowed * FIT_SHARE
+    best_low = minimum(best_low, low + inside)
+    best_scale = maximum(best_scale, (high - inside - best_low) * (ONE / np.float32(search.levels)))
+    return AffineLine(best_scale, best_low, best_q, best_qq, sum_w, sum_x, low + allowed, high - allowed)
 
 
 @dataclass(frozen=True)
@@ -192,7 +206,9 @@ def _settle(
         else:
             sub, sub_min = best, clamp(best_min + np.float32(step), 0, search.highest)
         scale, low = d.value[:, None] * sub, -(dmin.value[:, None] * sub_min)
+        broken = (line.highest_minimum < low) | (scale * np.float32(search.levels) + low < line.lowest_top)
         error = affine_error(x, w, scale.reshape(-1), low.reshape(-1), search.levels).reshape(shape)
+        error = error + np.where(broken, BROKEN, ZERO)
         better = error < least
         best, best_min = np.where(better, sub, best), np.where(better, sub_min, best_min)
         least = np.where(better, error, least)
@@ -221,10 +237,8 @@ def _refit(
 def search_affine(block: Normalised, sub_blocks: int, search: AffineSearch) -> AffineScales:
     """d, dmin and every L, M of super-blocks x [B, n] with `sub_blocks` sub-blocks each."""
     x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
-    flat = fit_affine(x, w, search)
-    line = AffineLine(
-        *(part.reshape(-1, sub_blocks) for part in (flat.scale, flat.minimum, flat.q, flat.qq, flat.w, flat.x))
-    )
+    allowed = np.repeat(block.largest * np.float32(search.error_bound), sub_blocks)
+    line = fit_affine(x, w, allowed, search).by_block(sub_blocks)
     best = _settle(block, search, line, *_choose_d(block, search, line))
     for _ in range(search.d_refits):
         d, dmin, line = _refit(block, search, best, line)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.reference.arithmetic import ONE, clamp, inverse, rint
+from kernels.reference.arithmetic import ONE, ZERO, clamp, inverse, maximum, minimum, rint
 from kernels.reference.search import (
+    BROKEN,
+    FIT_SHARE,
     LARGEST_SUM,
     MORE_THAN_ROUNDING,
     Normalised,
@@ -23,13 +25,19 @@ from kernels.reference.search import (
     weigh,
 )
 
-# Values already divided by the scale → the values of the nearest codes, float32.
-Codes = Callable[[np.ndarray], np.ndarray]
+
+@dataclass(frozen=True)
+class Codes:
+    """A set of codes. nearest: values divided by the scale → the values of the nearest codes, float32."""
+
+    nearest: Callable[[np.ndarray], np.ndarray]
+    short_end: float  # how far the side goes that ends first
+    half_gap: float  # how far a value inside can be from its code's
 
 
 def integer_codes(half: int) -> Codes:
     """The integers −half … half − 1."""
-    return lambda scaled: rint(clamp(scaled, -half, half - 1))
+    return Codes(lambda scaled: rint(clamp(scaled, -half, half - 1)), half - 1, 0.5)
 
 
 @dataclass(frozen=True)
@@ -42,6 +50,7 @@ class SymmetricSearch:
     highest: float
     d_steps: int  # candidates of d (and dmin), see largest_sub
     d_refits: int  # of d to all codes
+    error_bound: float  # of any value, as a share of the block's largest magnitude
     neighbours: bool  # whether L ± 1 are tried
 
 
@@ -51,7 +60,7 @@ def scale_sums(
     """Σ w·x·q and Σ w·q² for the codes that x · inverse_scale gives."""
     xq, qq = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
     for i in range(x.shape[1]):
-        q = codes(x[:, i] * inverse_scale)
+        q = codes.nearest(x[:, i] * inverse_scale)
         wq = weigh(w, i, q)
         xq, qq = xq + wq * x[:, i], qq + wq * q
     return xq, qq
@@ -61,7 +70,7 @@ def squared_error(codes: Codes, x: np.ndarray, w: np.ndarray | None, scale: np.n
     """Σ w·(x − scale·q)² for the nearest codes."""
     inverse_scale, error = inverse(scale), np.zeros(len(x), np.float32)
     for i in range(x.shape[1]):
-        e = x[:, i] - scale * codes(x[:, i] * inverse_scale)
+        e = x[:, i] - scale * codes.nearest(x[:, i] * inverse_scale)
         error = error + weigh(w, i, e) * e
     return error
 
@@ -74,15 +83,42 @@ def widest_value(x: np.ndarray) -> np.ndarray:
     return widest
 
 
+@dataclass(frozen=True)
+class SubScale:
+    """A sub-block's own scale, Σ w·q² of its codes, and how small and large it may become.
+
+    Smaller, it would cut values off; larger, be too coarse.
+    """
+
+    scale: np.ndarray
+    qq: np.ndarray
+    least: np.ndarray
+    most: np.ndarray
+
+    def by_block(self, sub_blocks: int) -> SubScale:
+        """[B · s] → [B, s]."""
+        return SubScale(*(a.reshape(-1, sub_blocks) for a in (self.scale, self.qq, self.least, self.most)))
+
+
+def limit_scale(codes: Codes, xq: np.ndarray, qq: np.ndarray, largest: np.ndarray, allowed: np.ndarray) -> SubScale:
+    """The scale that the sums give, within its limits. allowed: the error that a value may have."""
+    per_end, per_gap = ONE / np.float32(codes.short_end), ONE / np.float32(codes.half_gap)
+    inside = allowed * FIT_SHARE
+    scale = xq / qq
+    size = minimum(maximum(np.abs(scale), (largest - inside) * per_end), inside * per_gap)
+    return SubScale(np.copysign(size, scale), qq, (largest - allowed) * per_end, allowed * per_gap)
+
+
 def fit_scale(
-    codes: Codes, x: np.ndarray, w: np.ndarray | None, search: SymmetricSearch
-) -> tuple[np.ndarray, np.ndarray]:
-    """The sums of the best real-valued scale, which is their quotient.
+    codes: Codes, x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search: SymmetricSearch
+) -> SubScale:
+    """The best real-valued scale.
 
     Map the value of largest magnitude to each of `reaches`, fit a scale by least squares to the codes that gives, keep
     the one that explains most: the largest (Σ w·x·q)² / Σ w·q².
     """
-    inverse_widest = inverse(widest_value(x))
+    widest = widest_value(x)
+    inverse_widest = inverse(widest)
     best_xq, best_qq = np.zeros(len(x), np.float32), np.full(len(x), ONE)
     for k in range(len(search.reaches) + search.refits):
         if k < len(search.reaches):
@@ -92,7 +128,7 @@ def fit_scale(
         xq, qq = scale_sums(codes, x, w, inverse_scale)
         better = best_xq * best_xq * qq * MORE_THAN_ROUNDING < xq * xq * best_qq
         best_xq, best_qq = np.where(better, xq, best_xq), np.where(better, qq, best_qq)
-    return best_xq, best_qq
+    return limit_scale(codes, best_xq, best_qq, np.abs(widest), allowed)
 
 
 @dataclass(frozen=True)
@@ -108,11 +144,12 @@ class SymmetricScales:
         return (self.d.value[:, None] * self.sub).reshape(-1)
 
 
-def _choose_d(block: Normalised, search: SymmetricSearch, scale: np.ndarray, qq: np.ndarray) -> SymmetricScales:
+def _choose_d(block: Normalised, search: SymmetricSearch, own: SubScale) -> SymmetricScales:
     """d and every L from the sub-blocks' own scales, [B, s].
 
     With codes fixed, missing a scale by δ costs δ² · Σ w·q², so trying many d takes no pass over the values.
     """
+    scale = own.scale
     widest = np.zeros(len(scale), np.float32)
     for j in range(scale.shape[1]):
         widest = np.where(np.abs(widest) < np.abs(scale[:, j]), scale[:, j], widest)
@@ -125,20 +162,24 @@ def _choose_d(block: Normalised, search: SymmetricSearch, scale: np.ndarray, qq:
     for k in range(search.d_steps):
         d = store_scale(widest / largest_sub(search.lowest, k), block)
         missed = scale - d.value[:, None] * nearest(d)
-        cost = total(qq * missed * missed)
+        cost = total(own.qq * missed * missed)
         better = cost < least
         least, best = np.where(better, cost, least), best.where(better, d)
     return SymmetricScales(best, nearest(best), least)
 
 
-def _settle(codes: Codes, block: Normalised, search: SymmetricSearch, scales: SymmetricScales) -> SymmetricScales:
+def _settle(
+    codes: Codes, block: Normalised, search: SymmetricSearch, own: SubScale, scales: SymmetricScales
+) -> SymmetricScales:
     """Moves each L to a neighbour where that lowers the error."""
     count = scales.sub.shape[1]
     x, w = split(block.x, count), None if block.w is None else split(block.w, count)
     best, least = scales.sub, np.full(scales.sub.shape, LARGEST_SUM)
     for step in (0.0, -1.0, 1.0):
         sub = clamp(scales.sub + np.float32(step), search.lowest, search.highest)
-        error = squared_error(codes, x, w, (scales.d.value[:, None] * sub).reshape(-1)).reshape(sub.shape)
+        scale = scales.d.value[:, None] * sub
+        broken = (np.abs(scale) < own.least) | (own.most < np.abs(scale))
+        error = squared_error(codes, x, w, scale.reshape(-1)).reshape(sub.shape) + np.where(broken, BROKEN, ZERO)
         better = error < least
         best, least = np.where(better, sub, best), np.where(better, error, least)
     return SymmetricScales(scales.d, best, total(least))
@@ -155,14 +196,15 @@ def _fit_d(codes: Codes, block: Normalised, scales: SymmetricScales) -> np.ndarr
 def search_symmetric(codes: Codes, block: Normalised, sub_blocks: int, search: SymmetricSearch) -> SymmetricScales:
     """d and every L of super-blocks x [B, n] with `sub_blocks` sub-blocks each."""
     x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
-    xq, qq = fit_scale(codes, x, w, search)
-    best = _choose_d(block, search, (xq / qq).reshape(-1, sub_blocks), qq.reshape(-1, sub_blocks))
+    allowed = np.repeat(block.largest * np.float32(search.error_bound), sub_blocks)
+    own = fit_scale(codes, x, w, allowed, search).by_block(sub_blocks)
+    best = _choose_d(block, search, own)
     if not search.neighbours:
         return best
-    best = _settle(codes, block, search, best)
+    best = _settle(codes, block, search, own, best)
     for _ in range(search.d_refits):
         d = store_scale(_fit_d(codes, block, best), block)
-        now = _settle(codes, block, search, SymmetricScales(d, best.sub, best.error))
+        now = _settle(codes, block, search, own, SymmetricScales(d, best.sub, best.error))
         better = now.error < best.error
         best = SymmetricScales(
             best.d.where(better, now.d),

@@ -13,6 +13,7 @@ constexpr float iq4_halfway(int k) {
 }
 
 struct Iq4Codes {
+    static constexpr float kShortEnd = 113.0f, kHalfGap = 12.0f;
     static BITSMITH_INLINE F value(const F& scaled) {
         F level = splat(float(kIq4Levels[0]));
         BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
@@ -38,14 +39,15 @@ inline void encode_iq4_nl_lanes(const Batch& batch) {
     Normalised<32, kWeighted> block;
     load_normalised(batch, block);
     const int count = batch.search ? 18 : 1, refits = batch.search ? 1 : 0;
-    const F inverse_widest = inverse(widest_value<32>(block.x));
+    const F widest = widest_value<32>(block.x);
+    const F inverse_widest = inverse(widest), allowed = block.largest * splat(0.34f);
     StoredScale best = {splat(0), splat(0.0f)};
     F best_error = splat(kLargestSum);
     // Each candidate is judged as a reader will see it, with its scale rounded to float16.
     for (int k = 0; k < count + refits; ++k) {
         const F inverse_scale = k < count ? inverse_widest * splat(kIq4Reaches[k]) : inverse(best.value);
         const ScaleSums sums = scale_sums<Iq4Codes, 32, kWeighted>(block.x, block.w, inverse_scale);
-        const StoredScale now = store_scale(sums.xq * inverse(sums.qq), block);
+        const StoredScale now = store_scale(limit_scale<Iq4Codes>(sums, abs(widest), allowed).scale, block);
         const F error = squared_error<Iq4Codes, 32, kWeighted>(block.x, block.w, now.value);
         const M better = less(error, best_error);
         best_error = select(better, error, best_error);
@@ -64,8 +66,8 @@ template <bool kWeighted>
 inline void encode_iq4_xs_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kIq4Reaches, 18, 1, -32.0f, 31.0f, 16, 1, true};
-    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, false};
+    SymmetricSearch search = {kIq4Reaches, 18, 1, -32.0f, 31.0f, 16, 1, 0.49f, true};
+    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.49f, false};
     const SymmetricScales<8> scales = search_symmetric<Iq4Codes, 8>(block, search);
     I code[256];
     symmetric_codes<Iq4Codes, 8>(block, scales, code);

@@ -41,8 +41,8 @@ inline void encode_q2_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.65f, -0.4f, -0.15f, 0.1f, 0.35f, 0.6f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 8, 1, 16, 2, true};
-    if (!batch.search) search = {kMargins, 1, 0, 1, 0, false};
+    AffineSearch search = {kMargins, 8, 1, 16, 2, 0.98f, true};
+    if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.98f, false};
     const AffineScales<16> scales = search_affine<3, 15, 16>(block, search);
     I code[256], byte[16], words[4];
     affine_codes<3, 16>(block, scales, code);
@@ -63,9 +63,9 @@ inline void encode_q3_k_lanes(const Batch& batch) {
                                                  -3.36f, -3.13f, -2.9f,  3.8f,   3.52f,  3.24f,  2.96f,  2.68f,  2.4f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, 10, 0, -32.0f, 31.0f, 16, 0, true};
-    if (kWeighted) search = {kWeightedReaches, 18, 1, -32.0f, 31.0f, 16, 1, true};
-    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, false};
+    SymmetricSearch search = {kReaches, 10, 0, -32.0f, 31.0f, 16, 0, 0.78f, true};
+    if (kWeighted) search = {kWeightedReaches, 18, 1, -32.0f, 31.0f, 16, 1, 0.78f, true};
+    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.78f, false};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<4>, 16>(block, search);
     I code[256], high[256], sub[16], words[3];
     symmetric_codes<IntegerCodes<4>, 16>(block, scales, code);
@@ -113,8 +113,8 @@ inline void encode_q4_k_lanes(const Batch& batch) {
                                          0.8f, 1.14f, 1.48f,  1.82f,  2.16f, 2.5f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 12, 1, 16, 2, true};
-    if (!batch.search) search = {kMargins, 1, 0, 1, 0, false};
+    AffineSearch search = {kMargins, 12, 1, 16, 2, 0.49f, true};
+    if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.49f, false};
     const AffineScales<8> scales = search_affine<15, 63, 8>(block, search);
     I code[256];
     affine_codes<15, 8>(block, scales, code);
@@ -128,8 +128,8 @@ inline void encode_q5_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.42f, 0.07f, 0.55f, 1.03f, 1.52f, 2.0f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 8, 1, 16, 2, true};
-    if (!batch.search) search = {kMargins, 1, 0, 1, 0, false};
+    AffineSearch search = {kMargins, 8, 1, 16, 2, 0.29f, true};
+    if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.29f, false};
     const AffineScales<8> scales = search_affine<31, 63, 8>(block, search);
     I code[256], high[256];
     affine_codes<31, 8>(block, scales, code);
@@ -148,8 +148,8 @@ inline void encode_q6_k_lanes(const Batch& batch) {
                                          28.56f,  27.94f,  27.33f,  26.72f,  26.11f,  25.5f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, 20, 0, -128.0f, 127.0f, 16, 1, true};
-    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, false};
+    SymmetricSearch search = {kReaches, 20, 0, -128.0f, 127.0f, 16, 1, 0.145f, true};
+    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.145f, false};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<32>, 16>(block, search);
     I code[256], high[256], words[32];
     symmetric_codes<IntegerCodes<32>, 16>(block, scales, code);

@@ -28,9 +28,17 @@ struct Normalised {
     F w[kWeighted ? kValues : 1];
     F unit;     // true value = x · unit
     F inverse;  // 1 / unit, exact
+    F largest;  // max |x|
 };
 
 constexpr float kTwoPow60 = 1152921504606846976.0f;
+
+// Scales may be fitted to a few columns of great importance, but no value may end further from its source than the
+// formats promise (core/formats/ggml.py), a share of the block's largest magnitude. Fits keep to this part of it, so
+// that the rounding of scales has room.
+constexpr float kFitShare = 0.8f;
+// Added to the error of what breaks that promise.
+constexpr float kBroken = 1.0e30f;
 
 // The power of two at or below a, for normal a > 0.
 BITSMITH_INLINE I exponent_bits(const F& a) {
@@ -47,6 +55,7 @@ BITSMITH_INLINE void load_normalised(const Batch& batch, Normalised<kValues, kWe
     block.unit = as_float(exponent);
     block.inverse = as_float(splat(0x7F000000) - exponent);
     for (int i = 0; i < kValues; ++i) block.x[i] = clamp(block.x[i] * block.inverse, -2.0f, 2.0f);
+    block.largest = min(largest * block.inverse, splat(2.0f));
     if constexpr (kWeighted) {
         load_transposed(batch.weight, 0, kValues, block.w);
         largest = splat(0.0f);

@@ -47,24 +47,27 @@ struct AffineLine {
     F scale, minimum;
     F q, qq;  // Σ w·q, Σ w·q² of the codes it was fitted to
     F w, x;   // Σ w, Σ w·x
+    // Above this minimum, or with a top code below that, a value would be cut off by more than allowed.
+    F highest_minimum, lowest_top;
 };
 
 struct AffineSearch {
     const float* margins;  // see fit_affine
     int count;
-    int refits;       // of a sub-block's line to its codes
-    int d_steps;      // candidates of d, and of dmin, see largest_sub
-    int d_refits;     // of d and dmin to all codes
-    bool neighbours;  // whether L ± 1 and M ± 1 are tried
+    int refits;         // of a sub-block's line to its codes
+    int d_steps;        // candidates of d, and of dmin, see largest_sub
+    int d_refits;       // of d and dmin to all codes
+    float error_bound;  // of any value, as a share of the block's largest magnitude
+    bool neighbours;    // whether L ± 1 and M ± 1 are tried
 };
 
 // The best real-valued line: stretch the range of x over kLevels + each of `margins` steps (a negative margin leaves
 // room, a positive one clips the top), fit by least squares to the codes, keep the one that explains most.
 template <int kLevels, int kValues, bool kWeighted>
-inline AffineLine fit_affine(const F* x, const F* w, const AffineSearch& search) {
+inline AffineLine fit_affine(const F* x, const F* w, const F& allowed, const AffineSearch& search) {
     F low = splat(0.0f), high = x[0];
-    AffineLine line = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f), splat(kWeighted ? 0.0f : float(kValues)),
-                       splat(0.0f)};
+    AffineLine line = {};
+    line.w = splat(kWeighted ? 0.0f : float(kValues));
     for (int i = 0; i < kValues; ++i) {
         low = min(low, x[i]);
         high = max(high, x[i]);
@@ -96,6 +99,11 @@ inline AffineLine fit_affine(const F* x, const F* w, const AffineSearch& search)
         line.q = select(better, sums.q, line.q);
         line.qq = select(better, sums.qq, line.qq);
     }
+    const F inside = allowed * splat(kFitShare);
+    line.minimum = min(line.minimum, low + inside);
+    line.scale = max(line.scale, (high - inside - line.minimum) * splat(1.0f / kLevels));
+    line.highest_minimum = low + allowed;
+    line.lowest_top = high - allowed;
     return line;
 }
 
@@ -176,9 +184,11 @@ inline void settle(const Normalised<256, kWeighted>& block, const AffineSearch& 
             } else {
                 sub_min = clamp(sub_min + splat(step), 0.0f, kHighest);
             }
-            const F scale = scales.d.value * sub;
-            const F error = affine_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale),
-                                                                      negate(scales.dmin.value * sub_min));
+            const F scale = scales.d.value * sub, minimum = negate(scales.dmin.value * sub_min);
+            const M broken = less(line[j].highest_minimum, minimum) |
+                             less(scale * splat(float(kLevels)) + minimum, line[j].lowest_top);
+            const F error = affine_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale), minimum) +
+                            select(broken, splat(kBroken), splat(0.0f));
             const M better = less(error, best_error);
             scales.sub[j] = select(better, sub, scales.sub[j]);
             scales.sub_min[j] = select(better, sub_min, scales.sub_min[j]);
@@ -222,9 +232,10 @@ template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
 inline AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& block, const AffineSearch& search) {
     constexpr int kValues = 256 / kSubBlocks;
     AffineLine line[kSubBlocks];
+    const F allowed = block.largest * splat(search.error_bound);
     for (int j = 0; j < kSubBlocks; ++j) {
         const F* w = kWeighted ? block.w + j * kValues : block.w;
-        line[j] = fit_affine<kLevels, kValues, kWeighted>(block.x + j * kValues, w, search);
+        line[j] = fit_affine<kLevels, kValues, kWeighted>(block.x + j * kValues, w, allowed, search);
     }
     AffineScales<kSubBlocks> best = {};
     choose_d<kHighest>(block, search.d_steps, line, best);
