@@ -58,18 +58,17 @@ struct M {
 #endif
 };
 
-template <class To, class From>
-BITSMITH_INLINE To bits_to(const From& from) {
-    static_assert(sizeof(To) == sizeof(From), "same size");
-    To to;
-    memcpy(&to, &from, sizeof to);
-    return to;
-}
+// The same bits as another type. Copies go part by part: a copy of the whole would be cut into pieces that a wide load
+// then has to wait for.
 BITSMITH_INLINE I bits(const F& a) {
-    return bits_to<I>(a);
+    I r;
+    BITSMITH_PARTS memcpy(&r.part[p], &a.part[p], sizeof(NativeI));
+    return r;
 }
 BITSMITH_INLINE F as_float(const I& a) {
-    return bits_to<F>(a);
+    F r;
+    BITSMITH_PARTS memcpy(&r.part[p], &a.part[p], sizeof(NativeF));
+    return r;
 }
 
 BITSMITH_INLINE F splat(float value) {
@@ -92,19 +91,19 @@ BITSMITH_INLINE I splat(int32_t value) {
 }
 BITSMITH_INLINE F load(const float* from) {
     F r;
-    memcpy(&r, from, sizeof r);
+    BITSMITH_PARTS memcpy(&r.part[p], from + p * kWidth, sizeof(NativeF));
     return r;
 }
 BITSMITH_INLINE void store(float* to, const F& a) {
-    memcpy(to, &a, sizeof a);
+    BITSMITH_PARTS memcpy(to + p * kWidth, &a.part[p], sizeof(NativeF));
 }
 BITSMITH_INLINE I load(const int32_t* from) {
     I r;
-    memcpy(&r, from, sizeof r);
+    BITSMITH_PARTS memcpy(&r.part[p], from + p * kWidth, sizeof(NativeI));
     return r;
 }
 BITSMITH_INLINE void store(int32_t* to, const I& a) {
-    memcpy(to, &a, sizeof a);
+    BITSMITH_PARTS memcpy(to + p * kWidth, &a.part[p], sizeof(NativeI));
 }
 
 #define BITSMITH_OPERATOR(T, op)                            \

@@ -56,11 +56,37 @@ BITSMITH_INLINE void transpose_16x16(const float* const* rows, int64_t at, F* ou
 }
 #endif
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// Eight rows × eight values in registers. (Quads would be stored by halves, which a wide load has to wait for.)
+BITSMITH_INLINE void transpose_8x8(const float* const* rows, int64_t at, F* out, int part) {
+    __m256 a[8], b[8];
+    BITSMITH_UNROLL for (int i = 0; i < 8; ++i) a[i] = _mm256_loadu_ps(rows[i] + at);
+    BITSMITH_UNROLL for (int i = 0; i < 8; i += 2) {
+        b[i] = _mm256_unpacklo_ps(a[i], a[i + 1]);
+        b[i + 1] = _mm256_unpackhi_ps(a[i], a[i + 1]);
+    }
+    BITSMITH_UNROLL for (int i = 0; i < 8; i += 4) {
+        BITSMITH_UNROLL for (int k = 0; k < 2; ++k) {
+            a[i + 2 * k] = _mm256_shuffle_ps(b[i + k], b[i + k + 2], 0x44);
+            a[i + 2 * k + 1] = _mm256_shuffle_ps(b[i + k], b[i + k + 2], 0xEE);
+        }
+    }
+    BITSMITH_UNROLL for (int k = 0; k < 4; ++k) {
+        out[k].part[part] = (NativeF)_mm256_permute2f128_ps(a[k], a[4 + k], 0x20);
+        out[k + 4].part[part] = (NativeF)_mm256_permute2f128_ps(a[k], a[4 + k], 0x31);
+    }
+}
+#endif
+
 // out[i] = {rows[0][at + i], …, rows[15][at + i]} for i < n.
 BITSMITH_INLINE void load_transposed(const float* const rows[kLanes], int64_t at, int n, F* out) {
     int i = 0;
 #if defined(__AVX512F__)
     for (; i + 16 <= n; i += 16) transpose_16x16(rows, at + i, out + i);
+#elif defined(__AVX2__)
+    for (; i + 8 <= n; i += 8) {
+        for (int part = 0; part < kParts; ++part) transpose_8x8(rows + 8 * part, at + i, out + i, part);
+    }
 #endif
 #if defined(BITSMITH_SHUFFLE)
     for (; i + 4 <= n; i += 4)
