@@ -6,7 +6,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from core.units import format_bytes, format_duration
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
-    """The recipe that the options describe; options win over a recipe file. Raises UserError when no target is given."""
+    """The recipe that the options describe; they win over a recipe file. Raises UserError when no target is given."""
     recipe = Recipe(target="")
     if args.recipe:
         try:
@@ -203,25 +203,37 @@ def default_output(checkpoint: Checkpoint, made: Plan) -> Path:
     return path.parent / (f"{stem}-{made.target.name}" + ("" if made.target.is_folder else ".gguf"))
 
 
-def _drive(job: Any, quiet: bool) -> RunResult:
-    shown = -1
+def _drive(job: Generator[Progress, None, RunResult], quiet: bool) -> RunResult:
+    show_step = _overwrite if sys.stderr.isatty() else _tenths()
     while True:
         try:
-            p: Progress = next(job)
+            p = next(job)
         except StopIteration as stop:
-            _line("", quiet)
+            if not quiet and sys.stderr.isatty():
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             return stop.value
-        percent = int(p.share * 100)
-        if percent != shown:
-            shown = percent
+        if not quiet:
             left = f", {format_duration(p.seconds_left)} left" if p.seconds_left is not None else ""
-            _line(f"{p.phase} {percent} %, tensor {p.tensor_index + 1} of {p.tensor_count}{left}", quiet)
+            text = f"{p.phase} {int(p.share * 100)} %, tensor {p.tensor_index + 1} of {p.tensor_count}{left}"
+            show_step(text, p.share)
 
 
-def _line(text: str, quiet: bool) -> None:
-    """One line that is written over, on a terminal only."""
-    if not quiet and sys.stderr.isatty():
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+def _overwrite(text: str, _share: float) -> None:
+    """One line that is written over, on a terminal."""
+    print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def _tenths() -> Callable[[str, float], None]:
+    """A line for each tenth of the work, where there is no terminal."""
+    shown = 0
+
+    def step(text: str, share: float) -> None:
+        nonlocal shown
+        if int(share * 10) > shown:
+            shown = int(share * 10)
+            print(f"  {text}", file=sys.stderr, flush=True)
+
+    return step
 
 
 def result_data(result: RunResult) -> dict[str, Any]:

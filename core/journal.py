@@ -80,7 +80,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open and lock; what the file holds stays until `begin`."""
         self._path = path
-        self._file = open(path, "a+b")  # noqa: SIM115 - closed by close()
+        self._file = path.open("a+b")
         try:
             _lock(self._file.fileno(), path)
         except UserError:

@@ -178,12 +178,12 @@ class OutputFiles:
                     target.write_bytes(content)
                 else:
                     shutil.copyfile(content, target)
-                with open(target, "rb+") as f:
+                with target.open("rb+") as f:
                     os.fsync(f.fileno())
             self.close()
             if self._output.is_dir():
                 self._output.rmdir()  # an empty folder that the user made
-            os.replace(partial, self._output)
+            partial.replace(self._output)
             _sync_folder(self._output.parent)
             files = [f for f in self._output.rglob("*") if f.is_file()] if self._layout.folder else [self._output]
             return sum(f.stat().st_size for f in files)

@@ -12,7 +12,7 @@ from core.checkpoint.quantized_source import quantized_source
 from core.errors import UserError
 from core.export.compressed_tensors import Scheme, compressed_tensors_layout
 from core.export.gguf import gguf_layout, requantized_metadata
-from core.export.gguf_values import QUANTIZATION_VERSION, encode_record, u32
+from core.export.gguf_values import QUANTIZATION_VERSION, GGUFValue, encode_record, u32
 from core.export.layout import Layout
 from core.formats import Part
 from core.formats.pack_quantized import PackQuantized
@@ -57,7 +57,7 @@ def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
         mapped = tuple(t for t in identity_tensors(checkpoint) if not all(s.tied_to for s in t.sources))
         return Prepared(mapped, model, {})
     if checkpoint.container is Container.GGUF:
-        values = requantized_metadata(checkpoint, target.file_type)
+        values: Mapping[str, GGUFValue | bytes] = requantized_metadata(checkpoint, target.file_type)
         mapped = identity_tensors(checkpoint)
     else:
         values = gguf_metadata(checkpoint, target.file_type)

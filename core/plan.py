@@ -25,7 +25,7 @@ BLOCK_BUDGET = 256_000_000  # row blocks in flight, all threads together
 
 
 class Action(Enum):
-    """quantize: fewer bits than before, or another block type. keep: a plain 16- or 32-bit type. copy: byte for byte."""
+    """quantize: fewer bits, or another block type. keep: a plain 16- or 32-bit type. copy: byte for byte."""
 
     QUANTIZE = "quantize"
     KEEP = "keep"
@@ -116,7 +116,7 @@ class Plan:
 
 
 def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
-    """Decide everything a run will do. Reads headers and tokenizer files only; the second plan of a checkpoint is quick.
+    """Decide everything a run will do. Reads headers and tokenizer files only; a second plan of a checkpoint is quick.
 
     Raises UserError when the recipe or the checkpoint makes the target impossible.
     """
@@ -126,7 +126,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     refuse_encoded_source(checkpoint)
     prepared = prepare(checkpoint, target)
     fates = decide(target, recipe, prepared.mapped, prepared.model, checkpoint.container is Container.GGUF)
-    drafts = _without_stale_scales([_draft(t, f, target) for t, f in zip(prepared.mapped, fates, strict=True)])
+    drafts = _without_stale_scales([_draft(t, f) for t, f in zip(prepared.mapped, fates, strict=True)])
     layout = place(checkpoint, target, prepared, drafts)
     tensors = tuple(_with_padding(drafts, layout))
     plan = Plan(
@@ -166,7 +166,7 @@ def misfit_costs(checkpoint: Checkpoint, recipe: Recipe) -> dict[Misfit, int | N
     return costs
 
 
-def _draft(t: MappedTensor, fate: Fate, target: Target) -> TensorPlan:
+def _draft(t: MappedTensor, fate: Fate) -> TensorPlan:
     dtype = source_dtype(t)
     source_bytes = sum(p.tensor.nbytes // p.tensor.rows * (p.stop - p.start) for p in t.pieces if p.tensor.rows)
     if fate.format is None:
@@ -197,9 +197,7 @@ def _draft(t: MappedTensor, fate: Fate, target: Target) -> TensorPlan:
 
 def _without_stale_scales(drafts: list[TensorPlan]) -> list[TensorPlan]:
     """Drop the tensor scales of an NVFP4 source whose weights are encoded anew: reading has applied them already."""
-    encoded = {
-        part_name(d.name, ".scale") for d in drafts if d.source_dtype == "NVFP4" and d.action is not Action.COPY
-    }
+    encoded = {part_name(d.name, ".scale") for d in drafts if d.source_dtype == "NVFP4" and d.action is not Action.COPY}
     return [d for d in drafts if d.name not in encoded]
 
 
@@ -232,7 +230,8 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     if any(t.action is Action.QUANTIZE and t.source_dtype not in FLOAT_DTYPES for t in plan.tensors):
         dtypes = sorted({t.source_dtype for t in plan.tensors if t.source_dtype not in FLOAT_DTYPES})
         out.append(
-            f"The source is already quantized ({', '.join(dtypes)}); quality can only fall. Use the original if you can."
+            f"The source is already quantized ({', '.join(dtypes)}); quality can only fall. "
+            "Use the original if you can."
         )
     if plan.target.is_folder and not checkpoint.config:
         out.append("There is no config.json beside the tensors; runtimes need one to load the result.")

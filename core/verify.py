@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from core.blocks import check_bound, split
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
+from core.formats import EncodeOptions
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
 from core.placement import stored_parts
 from core.plan import Plan, TensorPlan
 from core.progress import CancelToken, TensorResult
-from core.formats import EncodeOptions
 from core.threads import worker_count
 from kernels import ops
 

@@ -21,7 +21,15 @@ def byte_tokens() -> list[str]:
 
 def tokenizer_json(tokens: list[str]) -> dict:
     specials = [
-        {"id": i, "content": t, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+        {
+            "id": i,
+            "content": t,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": True,
+        }
         for i, t in enumerate(tokens)
         if t.startswith("<|")
     ]

@@ -229,8 +229,16 @@ class ConversionQueue(QObject):
     def _end(self, entry: Entry, state: JobState) -> None:
         entry.meter.pause()
         entry.stopping = False
+        if state is not JobState.DONE:
+            self._mark_unwritten(entry)
         self._set_state(entry, state)
         self._save_unfinished()
+
+    def _mark_unwritten(self, entry: Entry) -> None:
+        for number, row in enumerate(entry.rows):
+            if row.result is None:
+                entry.rows[number] = replace(row, state="not written")
+                self.tensor_changed.emit(entry, number)
 
     def _set_state(self, entry: Entry, state: JobState) -> None:
         entry.state = state

@@ -127,7 +127,7 @@ STATE_ICONS = {
     "writing": ("circle-dot", "accent"),
     "written": ("check", "text"),
     "verified": ("circle-check", "ok"),
-    "stopped": ("ban", "muted"),
+    "not written": ("minus", "muted"),
 }
 
 

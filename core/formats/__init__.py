@@ -1,4 +1,4 @@
-"""Every number format that Bitsmith writes, in one list. A new format is one file, one line here, one row in the tests."""
+"""Every number format that Bitsmith writes, in one list: a new one is a file, a line here, a row in the tests."""
 
 from __future__ import annotations
 

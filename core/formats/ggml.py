@@ -119,7 +119,7 @@ CONTRACTS: tuple[tuple[NumericContract, float], ...] = (
         1.0,
     ),
     (_codebook("MXFP4", PerGroup(32), ElementType.F8_E8M0, E2M1, HALVES), 0.35),
-    (_codebook("NVFP4", PerGroup(16), ElementType.F8_E4M3, E2M1, "byte j of a 16-value block holds value j and j+8"), 0.35),
+    (_codebook("NVFP4", PerGroup(16), ElementType.F8_E4M3, E2M1, "byte j of 16 values holds value j and j+8"), 0.35),
 )  # fmt: skip
 
 

@@ -86,9 +86,9 @@ def test_finished_row_says_all_and_offers_all(ready, qtbot, tmp_path: Path) -> N
     assert "--to Q8_0" in command
     assert str(out) in command
     table = page.table.model
-    assert {r.state for r in table.rows()} == {"verified"}
+    qtbot.waitUntil(lambda: {r.state for r in table.rows()} == {"verified"}, timeout=LONG)
     assert table.totals()[0] == f"{len(entry.plan.tensors)} of {len(entry.plan.tensors)} tensors"
-    assert page.histogram.has_data
+    qtbot.waitUntil(lambda: page.histogram.has_data, timeout=LONG)
     assert card.verdict.state == "done"
     click(qtbot, card.buttons["open"])
     qtbot.waitUntil(lambda: ready.services.session.current.checkpoint is not None
@@ -202,6 +202,7 @@ def test_failure_is_told_in_the_row(ready, qtbot, tmp_path: Path, monkeypatch: p
     assert "Traceback" in QApplication.clipboard().text()
     assert card.verdict.text == "failed"
     assert "100 %" not in card.text.text()
+    assert {r.state for r in page.table.model.rows() if r.result is None} == {"not written"}
     assert not (tmp_path / "out.gguf").exists()
     monkeypatch.setattr(BlockWorker, "run", plain)
     click(qtbot, card.buttons["resume"])

@@ -18,7 +18,21 @@ import tempfile
 import time
 from pathlib import Path
 
-DEFAULT = ("Q8_0", "Q6_K", "Q5_K_M", "Q5_1", "Q5_0", "Q4_K_M", "Q4_1", "Q4_0", "IQ4_XS", "IQ4_NL", "Q3_K_M", "Q2_K", "TQ2_0")
+DEFAULT = (
+    "Q8_0",
+    "Q6_K",
+    "Q5_K_M",
+    "Q5_1",
+    "Q5_0",
+    "Q4_K_M",
+    "Q4_1",
+    "Q4_0",
+    "IQ4_XS",
+    "IQ4_NL",
+    "Q3_K_M",
+    "Q2_K",
+    "TQ2_0",
+)
 
 
 def ours(source: Path, target: str, folder: Path, threads: int) -> tuple[float, dict]:
@@ -63,7 +77,8 @@ def main() -> None:
             mine = statistics.median(times)
             other = statistics.median(others) if others else float("nan")
             peak = data["peak_rss_bytes"] / 1e6
-            print(f"{target:<10} {mine:>8.2f} {other:>9.2f} {other / mine:>12.2f} {peak:>8.0f} {data['actual_bytes']:>15,}")
+            figures = f"{mine:>8.2f} {other:>9.2f} {other / mine:>12.2f} {peak:>8.0f}"
+            print(f"{target:<10} {figures} {data['actual_bytes']:>15,}")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from kernels import dispatch, ops  # noqa: E402
-from kernels.layouts import BLOCK_KINDS, LAYOUTS  # noqa: E402
+from kernels import dispatch, ops
+from kernels.layouts import BLOCK_KINDS, LAYOUTS
 
 
 class Ggml:

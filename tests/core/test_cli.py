@@ -36,7 +36,7 @@ def test_convert_as_json_matches_the_plan(capsys, folder, tmp_path):
     _, plan, _ = as_json(capsys, "plan", folder, "--to", "q4_k_m")
     code, data, _ = as_json(capsys, "convert", folder, "--to", "q4_k_m", "-o", str(tmp_path / "o.gguf"))
     assert code == 0
-    assert data["predicted_bytes"] == data["actual_bytes"] == plan["bytes_total"] == os.path.getsize(data["output"])
+    assert data["predicted_bytes"] == data["actual_bytes"] == plan["bytes_total"] == Path(data["output"]).stat().st_size
     assert {"name", "snr_db", "max_error"} <= set(data["tensors"][0])
     assert data["seconds"] > 0
     assert data["peak_rss_bytes"] > 0
@@ -104,8 +104,20 @@ def test_listings_as_text_and_json(capsys, command):
 @pytest.mark.skipif(os.name != "posix", reason="SIGTERM of Windows ends a process at once")
 def test_sigterm_leaves_a_resumable_state(tmp_path):
     source = write_llama(tmp_path / "big", hidden=512, ffn=2048, layers=8, heads=8)
-    command = [sys.executable, "-m", "core.cli", "convert", str(source), "--to", "IQ4_XS", "-o", str(tmp_path / "out.gguf")]
-    process = subprocess.Popen([*command, "--threads", "1"], cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [
+        sys.executable,
+        "-m",
+        "core.cli",
+        "convert",
+        str(source),
+        "--to",
+        "IQ4_XS",
+        "-o",
+        str(tmp_path / "out.gguf"),
+    ]
+    process = subprocess.Popen(
+        [*command, "--threads", "1"], cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     journal = tmp_path / "out.gguf.partial.journal"
     until = time.monotonic() + 60
     while not journal.exists() and process.poll() is None and time.monotonic() < until:

@@ -47,7 +47,7 @@ def _widen_vocabulary(folder: Path) -> None:
     entry["data_offsets"] = [len(data), len(data) + size]
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
+    with path.open("wb") as f:
         f.write(struct.pack("<Q", len(text)) + text + data)
         f.truncate(f.tell() + size)
     config = json.loads((folder / "config.json").read_text())

@@ -32,7 +32,10 @@ def test_bytes_add_up_to_the_whole_output(tiny, target):
     plan = make_plan(tiny, Recipe(target))
     assert plan.bytes.total == plan.bytes_total
     assert sum((t.bytes for t in plan.tensors), ByteCount()).total <= plan.bytes_total
-    assert sum(t.bytes.total for t in plan.tensors) + plan.layout.header_bytes + plan.layout.extra_bytes == plan.bytes_total
+    assert (
+        sum(t.bytes.total for t in plan.tensors) + plan.layout.header_bytes + plan.layout.extra_bytes
+        == plan.bytes_total
+    )
     assert all(t.reason for t in plan.tensors)
 
 

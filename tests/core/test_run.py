@@ -50,6 +50,10 @@ def convert(source, target, output, token=None, **options):
         return drive(run(plan, checkpoint, output, token or CancelToken(), **options))
 
 
+def names(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
 def digest(path):
     """Of a file, or of a folder's names and contents."""
     h = hashlib.sha256()
@@ -66,7 +70,7 @@ def test_output_has_the_planned_bytes_and_verifies(folder, tmp_path, target):
     files = [f for f in output.rglob("*") if f.is_file()] if output.is_dir() else [output]
     assert result.predicted_bytes == result.actual_bytes == sum(f.stat().st_size for f in files)
     assert output.is_dir() == find_target(target).is_folder
-    assert os.listdir(tmp_path) == ["out"]
+    assert names(tmp_path) == ["out"]
     assert seen[-1].share == pytest.approx(1.0)
     assert {p.phase for p in seen} == {"writing", "verifying"}
     with open_checkpoint(folder) as source, open_checkpoint(output) as made:
@@ -108,7 +112,7 @@ def test_cancel_leaves_a_resumable_state_and_no_output(folder, tmp_path, target)
         assert len(result.tensors) == len(plan.tensors)
         drive(run(plan, checkpoint, whole, CancelToken()))
     assert digest(output) == digest(whole)
-    assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
+    assert names(tmp_path) == ["out", "whole"]
 
 
 KILLED = """
@@ -133,7 +137,9 @@ with open_checkpoint(source) as checkpoint:
 @pytest.mark.parametrize(("target", "steps"), [("Q4_K_M", 1), ("Q4_K_M", 12), ("Q4_K_M", 34), ("w4a16-g64", 9)])
 def test_killed_in_the_middle_then_resumed_gives_the_same_bytes(folder, tmp_path, target, steps):
     output = tmp_path / "out"
-    done = subprocess.run([sys.executable, "-c", KILLED, folder, output, target, str(steps)], cwd=REPOSITORY, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, folder, output, target, str(steps)], cwd=REPOSITORY, check=False
+    )
     assert done.returncode == -signal.SIGKILL
     assert not output.exists()
     assert partial_path(output).exists()
@@ -219,7 +225,7 @@ def test_too_little_disk_is_said_before_anything_is_written(folder, tmp_path, mo
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 1000))
     with pytest.raises(UserError, match=r"1\.00 kB .* free"):
         convert(folder, "Q8_0", tmp_path / "out")
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 def test_a_disk_that_fills_up_is_named_and_the_run_can_go_on(folder, tmp_path, monkeypatch):
@@ -271,7 +277,7 @@ def test_a_byte_that_changes_on_disk_is_found(folder, tmp_path):
         while next(job).tensor_index < len(plan.tensors) - 1:
             pass
         part = plan.layout.parts[1]
-        with open(partial_path(output), "r+b") as f:
+        with partial_path(output).open("r+b") as f:
             f.seek(part.offset + part.nbytes // 2)
             byte = f.read(1)[0]
             f.seek(-1, os.SEEK_CUR)
@@ -296,8 +302,9 @@ def test_gguf_to_gguf_keeps_every_other_key(folder, tmp_path):
 
 def test_side_files_go_along_to_a_folder(folder, tmp_path):
     convert(folder, "w4a16-g64", tmp_path / "out")
-    names = set(os.listdir(tmp_path / "out"))
-    assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "README.md"} <= names
+    assert {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "README.md"} <= set(
+        names(tmp_path / "out")
+    )
     for name in ("tokenizer.json", "generation_config.json", "README.md"):
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
 

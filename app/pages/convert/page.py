@@ -36,7 +36,7 @@ from core.run import command_line
 REFRESH_MS = 250  # clock and rate, four times a second
 PLOT_MS = 300  # the histogram of the newest tensor
 QUEUE_HEIGHT = 196  # two conversions; more can be scrolled to
-WIDTHS = ("", "verified", "Q4_K_M", "99.99", "0.99999", "9 999.999")
+WIDTHS = ("", "not written", "Q4_K", "99.99", "0.99999", "9 999.999")
 
 
 class ConvertPage(Page):

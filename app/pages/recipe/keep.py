@@ -45,6 +45,7 @@ class LayerCount(QSpinBox):
         self.setAccessibleName(name)
         self.setToolTip(hint)
         self.setKeyboardTracking(False)
+        self.lineEdit().setTextMargins(SPACE_2 - 2, 0, 0, 0)
 
     def wheelEvent(self, event: object) -> None:
         event.ignore()
