@@ -131,7 +131,7 @@ class BlockWorker:
         found = ops.scan(source)
         if found.nonfinite and t.format.contract.scale is not None:
             raise UserError(
-                f"'{t.name}' holds {found.nonfinite:,} values that are NaN or infinite; {t.format.name} can not store them.",
+                f"'{t.name}' holds {found.nonfinite:,} NaN or infinite values, which {t.format.name} can not store.",
                 "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
             )
         if t.format.name == "F16" and found.amax > F16_MAX:

@@ -42,7 +42,8 @@ inline void encode_iq4_nl_lanes(const Batch& batch) {
     const F widest = widest_value<32>(block.x);
     const F inverse_widest = inverse(widest), allowed = block.largest * splat(0.34f);
     StoredScale best = {splat(0), splat(0.0f)};
-    F best_error = splat(kLargestSum);
+    // No level is zero: values far below float16's smallest are nearer to a scale of 0 than to any other.
+    F best_error = squared_error<Iq4Codes, 32, kWeighted>(block.x, block.w, best.value);
     // Each candidate is judged as a reader will see it, with its scale rounded to float16.
     for (int k = 0; k < count + refits; ++k) {
         const F inverse_scale = k < count ? inverse_widest * splat(kIq4Reaches[k]) : inverse(best.value);
