@@ -7,7 +7,7 @@ import numpy as np
 from kernels.layouts import IQ4_LEVELS
 from kernels.reference.arithmetic import column_bytes, inverse
 from kernels.reference.kquants import nearest_scale
-from kernels.reference.search import StoredScale, normalise, store_scale
+from kernels.reference.search import LARGEST_SUM, StoredScale, normalise, store_scale
 from kernels.reference.search_symmetric import (
     Codes,
     SymmetricSearch,
@@ -52,9 +52,9 @@ def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np
         block = normalise(x, weights)
         widest = widest_value(block.x)
         inverse_widest, allowed = inverse(widest), block.largest * np.float32(0.34)
-        best = StoredScale(np.zeros(len(x), np.uint16), np.zeros(len(x), np.float32))
-        # No level is zero: values far below float16's smallest are nearer to a scale of 0 than to any other.
-        least = squared_error(_VALUES, block.x, block.w, best.value)
+        none = StoredScale(np.zeros(len(x), np.uint16), np.zeros(len(x), np.float32))
+        best = none
+        least = np.full(len(x), LARGEST_SUM)
         # Each candidate is judged as a reader will see it, with its scale rounded to float16.
         for k in range(len(how.reaches) + how.refits):
             if k < len(how.reaches):
@@ -66,6 +66,8 @@ def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np
             error = squared_error(_VALUES, block.x, block.w, now.value)
             better = error < least
             least, best = np.where(better, error, least), best.where(better, now)
+        # No level is zero: what is nearer to zero than to float16's smallest needs a scale of 0.
+        best = best.where(block.largest * block.unit < np.float32(2.0**-25), none)
         codes = _codes(block.x * inverse(best.value)[:, None])
     return np.hstack([column_bytes(best.bits), _nibbles(codes)])
 

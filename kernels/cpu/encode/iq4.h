@@ -42,8 +42,7 @@ inline void encode_iq4_nl_lanes(const Batch& batch) {
     const F widest = widest_value<32>(block.x);
     const F inverse_widest = inverse(widest), allowed = block.largest * splat(0.34f);
     StoredScale best = {splat(0), splat(0.0f)};
-    // No level is zero: values far below float16's smallest are nearer to a scale of 0 than to any other.
-    F best_error = squared_error<Iq4Codes, 32, kWeighted>(block.x, block.w, best.value);
+    F best_error = splat(kLargestSum);
     // Each candidate is judged as a reader will see it, with its scale rounded to float16.
     for (int k = 0; k < count + refits; ++k) {
         const F inverse_scale = k < count ? inverse_widest * splat(kIq4Reaches[k]) : inverse(best.value);
@@ -55,6 +54,10 @@ inline void encode_iq4_nl_lanes(const Batch& batch) {
         best.bits = select(better, now.bits, best.bits);
         best.value = select(better, now.value, best.value);
     }
+    // No level is zero: what is nearer to zero than to float16's smallest needs a scale of 0.
+    const M vanishes = less(block.largest * block.unit, splat(1.0f / (1 << 25)));
+    best.bits = select(vanishes, splat(0), best.bits);
+    best.value = select(vanishes, splat(0.0f), best.value);
     I code[32];
     const F inverse_scale = inverse(best.value);
     for (int i = 0; i < 32; ++i) code[i] = Iq4Codes::code(block.x[i] * inverse_scale);
