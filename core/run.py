@@ -313,10 +313,13 @@ def peak_rss_bytes() -> int:
     """Largest resident memory of this process so far."""
     if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        # Linux: the high-water mark of this program alone; ru_maxrss would count what its parent had before exec.
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        return int(status.split("VmHWM:")[1].split()[0]) * 1024
     import resource
 
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def command_line(recipe: Recipe, source: Path, output: Path) -> str:
