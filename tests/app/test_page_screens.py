@@ -10,7 +10,7 @@ from PySide6.QtGui import QImage
 
 from app.devices import find_devices
 
-pytestmark = pytest.mark.gui
+pytestmark = [pytest.mark.gui, pytest.mark.slow]
 
 
 def load_screens():  # type: ignore[no-untyped-def]

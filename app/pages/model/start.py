@@ -20,7 +20,6 @@ from app.theme import (
     SPACE_3,
     SPACE_4,
     current,
-    themes,
 )
 from app.widgets.basics import Card, IconLabel, PrimaryButton, button, label, quiet_button, set_available
 from app.widgets.inline_error import InlineError
@@ -65,7 +64,6 @@ class DropArea(QFrame):
     def __init__(self) -> None:
         super().__init__()
         self.setAccessibleName("Drop a model here")
-        themes().changed.connect(lambda _theme: self.update())
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         painter = QPainter(self)
