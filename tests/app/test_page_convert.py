@@ -145,6 +145,30 @@ def test_progress_says_where_it_is(ready, qtbot, slow_blocks: None) -> None:  # 
     wait_end(qtbot, entry)
 
 
+def test_time_left_is_right_at_half_time(ready, qtbot, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Blocks take time in proportion to their values; three seconds of settling are shortened with everything else."""
+    from app.jobs import convert_rate
+    from core.blocks import BlockWorker
+
+    plain = BlockWorker.run
+
+    def paced(self, block, *rest):  # type: ignore[no-untyped-def]
+        tensor = ready.services.session.current.plan.tensors[block.tensor]
+        time.sleep((block.stop - block.start) * tensor.shape[-1] * 2e-6)
+        return plain(self, block, *rest)
+
+    monkeypatch.setattr(BlockWorker, "run", paced)
+    monkeypatch.setattr(convert_rate, "SETTLED", 0.3)
+    _page, entry, card = start(ready, qtbot)
+    qtbot.waitUntil(lambda: running(entry) and entry.share >= 0.5, timeout=LONG)
+    left, asked = entry.meter.time_left(), time.monotonic()
+    qtbot.waitUntil(lambda: " left" in card.text.text() or entry.state.final, timeout=LONG)
+    wait_end(qtbot, entry)
+    took = time.monotonic() - asked
+    assert left is not None
+    assert abs(left - took) < 0.3 * took + 0.3, f"said {left:.1f} s, took {took:.1f} s"
+
+
 def test_other_pages_stay_usable_while_it_runs(ready, qtbot, slow_blocks: None) -> None:  # type: ignore[no-untyped-def]
     page, entry, _card = start(ready, qtbot)
     qtbot.waitUntil(lambda: running(entry), timeout=LONG)

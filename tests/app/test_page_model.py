@@ -88,6 +88,23 @@ def test_open_model_is_summed_up(window, qtbot, tmp_path: Path) -> None:  # type
     assert window.current_page is window.page("recipe")
 
 
+def test_long_path_is_elided_in_the_middle_and_whole_in_the_tooltip(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    deep = tmp_path
+    while len(str(deep)) < 200:
+        deep = deep / "a-folder-with-a-long-name"
+    path = write_llama(deep / "tiny")
+    open_model(window, qtbot, path)
+    label = window.page("model").loaded.path
+    assert "…" in label.shown_text()
+    assert label.shown_text().endswith("tiny")
+    assert label.toolTip() == str(path)
+    window.show_page("recipe")
+    recipe = window.page("recipe")
+    qtbot.waitUntil(recipe.convert.isEnabled, timeout=LONG)
+    assert recipe.output.toolTip().startswith(str(deep))
+    assert recipe.convert.mapTo(recipe, recipe.convert.rect().topRight()).x() < recipe.width()
+
+
 def test_quantized_source_is_said_when_opened(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     open_model(window, qtbot, quantized(tmp_path))
     rows = finding_rows(window.page("model"))

@@ -13,6 +13,7 @@ from app.widgets.basics import label, set_available
 from app.widgets.verdict import Verdict
 from core import units
 from core.recipe import Recipe
+from core.targets import find_target
 
 FITS = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}
 
@@ -69,7 +70,8 @@ class PresetCard(QPushButton):
                 offer.fits
             ]
             self._fits.set(state, word)
-            self.setProperty("ownToolTip", offer.reason)
+            target = find_target(offer.recipe.target)
+            self.setProperty("ownToolTip", f"{target.name}: {target.summary}.\n{offer.reason}")
             set_available(self)
         recommended = ", recommended" if offer is not None and offer.recommended else ""
         self.setAccessibleName(f"{self.preset.title}{recommended}: {self._size.text()}, {self._fits.text}")

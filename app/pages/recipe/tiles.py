@@ -6,7 +6,7 @@ from PySide6.QtWidgets import QHBoxLayout, QLabel, QVBoxLayout, QWidget
 
 from app.theme import SPACE_2
 from app.widgets.basics import label
-from app.widgets.text import term
+from app.widgets.text import explain, term
 
 
 class Tiles(QWidget):
@@ -19,7 +19,7 @@ class Tiles(QWidget):
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_2)
         for name in names:
-            word = term(name, role="caption")
+            word = term(name, role="caption") if explain(name) else label(name, "caption")
             value = label("–", selectable=True)
             value.setAccessibleName(name)
             value.setToolTip(word.toolTip())
