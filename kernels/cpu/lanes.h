@@ -10,6 +10,8 @@
 #include "table.h"
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #if defined(__GNUC__)
@@ -211,6 +213,14 @@ BITSMITH_INLINE bool any(const M& mask) {
 BITSMITH_INLINE F min(const F& a, const F& b) {
 #if defined(__AVX512F__)
     return F{{(NativeF)_mm512_min_ps((__m512)a.part[0], (__m512)b.part[0])}};
+#elif defined(__AVX2__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)_mm256_min_ps((__m256)a.part[p], (__m256)b.part[p]);
+    return r;
+#elif defined(__GNUC__) && defined(__SSE2__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)_mm_min_ps((__m128)a.part[p], (__m128)b.part[p]);
+    return r;
 #else
     return select(less(a, b), a, b);
 #endif
@@ -218,6 +228,14 @@ BITSMITH_INLINE F min(const F& a, const F& b) {
 BITSMITH_INLINE F max(const F& a, const F& b) {
 #if defined(__AVX512F__)
     return F{{(NativeF)_mm512_max_ps((__m512)a.part[0], (__m512)b.part[0])}};
+#elif defined(__AVX2__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)_mm256_max_ps((__m256)a.part[p], (__m256)b.part[p]);
+    return r;
+#elif defined(__GNUC__) && defined(__SSE2__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)_mm_max_ps((__m128)a.part[p], (__m128)b.part[p]);
+    return r;
 #else
     return select(less(b, a), a, b);
 #endif

@@ -44,7 +44,7 @@ struct ProductSums {
 template <class Codes, int kValues, bool kWeighted>
 BITSMITH_INLINE ProductSums product_sums(const F* x, const F* w, const F& inverse_scale) {
     ProductSums sums = {splat(0.0f), splat(0.0f)};
-    BITSMITH_UNROLL for (int i = 0; i < kValues; ++i) {
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
         const F q = Codes::code(x[i] * inverse_scale), wq = weigh<kWeighted>(w, i, q);
         sums.xq = sums.xq + wq * x[i];
         sums.qq = sums.qq + wq * q;
@@ -108,7 +108,7 @@ template <int kHighest, bool kWeighted, int kSpreads>
 BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const F* w, const Spread (&spreads)[kSpreads], int refits,
                                          float slack) {
     F one = splat(0.0f), sum = splat(0.0f);
-    BITSMITH_UNROLL for (int i = 0; i < 32; ++i) {
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
         one = one + weigh<kWeighted>(w, i, splat(1.0f));
         sum = sum + weigh<kWeighted>(w, i, y[i]);
     }
@@ -120,7 +120,7 @@ BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const F* w, const Spread
             offset = splat(spreads[k].offset);
         }
         LineSums s = {one, sum, splat(0.0f), splat(0.0f), splat(0.0f)};
-        BITSMITH_UNROLL for (int i = 0; i < 32; ++i) {
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
             const F q = Within<0, kHighest>::code(y[i] * inverse_d + offset), wq = weigh<kWeighted>(w, i, q);
             s.q = s.q + wq;
             s.yq = s.yq + wq * y[i];

@@ -33,7 +33,7 @@ template <int kValues, bool kWeighted>
 BITSMITH_INLINE F e2m1_error(const F* x, const F* w, const F& scale) {
     const F inverse_scale = inverse(scale);
     F error = splat(0.0f);
-    BITSMITH_UNROLL for (int i = 0; i < kValues; ++i) {
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
         const F a = abs(x[i]);
         const F e = a - scale * e2m1_level(a * inverse_scale);
         error = error + weigh<kWeighted>(w, i, e) * e;

@@ -55,7 +55,7 @@ BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQu
         }
         stored = scale_to_f16(limit_scale(scale, abs(extreme), limits));
         const F inverse_scale = inverse(from_f16(stored));
-        BITSMITH_UNROLL for (int i = 0; i < 32; ++i) {
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
             code[i] = Within<-kHalf, kHalf - 1>::integer(x[i] * inverse_scale) + splat(kHalf);
         }
     } else {
@@ -97,7 +97,7 @@ inline void encode_q8_0(const Batch& batch) {
         }
         stored = scale_to_f16(limit_scale(scale, largest, kLimits8));
         const F inverse_scale = inverse(from_f16(stored));
-        BITSMITH_UNROLL for (int i = 0; i < 32; ++i) code[i] = Within<-127, 127>::integer(x[i] * inverse_scale);
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) code[i] = Within<-127, 127>::integer(x[i] * inverse_scale);
     } else {
         const F scale = largest / splat(127.0f), inverse_scale = inverse(scale);
         stored = to_f16(scale);
@@ -132,7 +132,7 @@ BITSMITH_INLINE void encode_affine(const Batch& batch) {
         // The line is fitted to 0 … 1, whatever the offset, so that sums of squares lose nothing.
         const F range = min(high - low, splat(1e30f)), unit = inverse(range);
         F y[32];
-        BITSMITH_UNROLL for (int i = 0; i < 32; ++i) y[i] = (x[i] - low) * unit;
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) y[i] = (x[i] - low) * unit;
         Line line;
         if (batch.weighted) {
             F w[32];
@@ -144,7 +144,7 @@ BITSMITH_INLINE void encode_affine(const Batch& batch) {
         stored = scale_to_f16(line.d * range);
         stored_minimum = to_f16(clamp(line.m * range + low, -65504.0f, 65504.0f));
         const F m = from_f16(stored_minimum), inverse_scale = inverse(from_f16(stored));
-        BITSMITH_UNROLL for (int i = 0; i < 32; ++i) {
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
             code[i] = Within<0, kHighest>::integer((x[i] - m) * inverse_scale);
         }
     } else {
