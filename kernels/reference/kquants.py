@@ -27,9 +27,7 @@ Q4_K_SEARCH = AffineSearch(
     15, 63, (0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82, 2.16, 2.5), 1, 16, 2, 0.49, True
 )
 Q5_K_SEARCH = AffineSearch(31, 63, (0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 1, 16, 2, 0.29, True)
-Q3_K_SEARCH = SymmetricSearch(
-    (-4.0, -5.0, -4.33, -3.67, -3.0, 3.7, 3.4, 3.1, 2.8, 2.5), 0, -32.0, 31.0, 16, 0, 0.78, True
-)
+Q3_K_SEARCH = SymmetricSearch((-4.0, -5.0, -4.33, -3.67, -3.0, 3.6, 3.2, 2.85, 2.5), 0, -32.0, 31.0, 16, 0, 0.78, True)
 # The gain of the longer list is in weighted data; without weights its time is not worth it.
 Q3_K_WEIGHTED_SEARCH = SymmetricSearch(
     (

@@ -58,12 +58,12 @@ inline void encode_q2_k_lanes(const Batch& batch) {
 template <bool kWeighted>
 inline void encode_q3_k_lanes(const Batch& batch) {
     // The gain of the longer list is in weighted data; without weights its time is not worth it.
-    static constexpr float kReaches[] = {-4.0f, -5.0f, -4.33f, -3.67f, -3.0f, 3.7f, 3.4f, 3.1f, 2.8f, 2.5f};
+    static constexpr float kReaches[] = {-4.0f, -5.0f, -4.33f, -3.67f, -3.0f, 3.6f, 3.2f, 2.85f, 2.5f};
     static constexpr float kWeightedReaches[] = {-4.0f,  -5.2f,  -4.97f, -4.74f, -4.51f, -4.28f, -4.05f, -3.82f, -3.59f,
                                                  -3.36f, -3.13f, -2.9f,  3.8f,   3.52f,  3.24f,  2.96f,  2.68f,  2.4f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, 10, 0, -32.0f, 31.0f, 16, 0, 0.78f, true};
+    SymmetricSearch search = {kReaches, 9, 0, -32.0f, 31.0f, 16, 0, 0.78f, true};
     if (kWeighted) search = {kWeightedReaches, 18, 1, -32.0f, 31.0f, 16, 1, 0.78f, true};
     if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.78f, false};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<4>, 16>(block, search);
