@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
 
 from core.contract import ByteCount
 from core.tensor_info import Role
@@ -41,19 +43,26 @@ def estimate_for(session: Session) -> MemoryEstimate | None:
 
 
 Parts = tuple[ByteCount, int, int, int]  # quantized tensors, kept bytes, embedding bytes, routed experts' bytes
-_last: tuple[object, Parts] | None = None  # a change of context or device must not walk ten thousand tensors again
+# A change of context or device must not walk ten thousand tensors again, nor must judging several plans in turn.
+_known: deque[tuple[weakref.ref[Any], Parts]] = deque(maxlen=8)
+
+
+def _recall(what: Plan | Checkpoint) -> Parts | None:
+    # A copy of the list: background jobs judge plans too.
+    return next((parts for ref, parts in tuple(_known) if ref() is what), None)
 
 
 def _planned(plan: Plan) -> Parts:
-    global _last
-    if _last is not None and _last[0] is plan:
-        return _last[1]
+    if (known := _recall(plan)) is not None:
+        return known
+    from core.assign import FLOAT_DTYPES
     from core.plan import Action
 
     quantized = ByteCount()
     kept = embedding = experts = 0
     for tensor in plan.tensors:
-        if tensor.action is Action.KEEP:
+        copied_float = tensor.action is Action.COPY and tensor.format_name in FLOAT_DTYPES
+        if tensor.action is Action.KEEP or copied_float:
             kept += tensor.bytes.total
         else:
             quantized = quantized + tensor.bytes
@@ -64,14 +73,13 @@ def _planned(plan: Plan) -> Parts:
     side_files = plan.layout.extra_bytes
     header = plan.bytes_total - side_files - quantized.total - kept
     parts = (quantized + ByteCount(header=max(header, 0)), kept, embedding, experts)
-    _last = (plan, parts)
+    _known.append((weakref.ref(plan), parts))
     return parts
 
 
 def _opened(checkpoint: Checkpoint) -> Parts:
-    global _last
-    if _last is not None and _last[0] is checkpoint:
-        return _last[1]
+    if (known := _recall(checkpoint)) is not None:
+        return known
     embedding = experts = 0
     for tensor in checkpoint.tensors:
         if tensor.role is Role.EMBED and not tensor.tied_to:
@@ -79,5 +87,5 @@ def _opened(checkpoint: Checkpoint) -> Parts:
         if tensor.experts or tensor.expert is not None:
             experts += tensor.nbytes
     parts = (ByteCount(payload=checkpoint.total_bytes), 0, embedding, experts)
-    _last = (checkpoint, parts)
+    _known.append((weakref.ref(checkpoint), parts))
     return parts

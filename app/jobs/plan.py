@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.jobs.runner import Work
+from app.memory_view import estimate_for
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
+    from app.session import Session
     from core.checkpoint.base import Checkpoint
     from core.plan import Plan
     from core.recipe import Misfit, Recipe
@@ -29,22 +31,33 @@ class RuleMatch:
 
 @dataclass(frozen=True)
 class PlanReply:
-    """A plan, and what each of its recipe's rules decides."""
+    """A plan, what each of its recipe's rules decides, and figures that are sums over all of its tensors."""
 
     plan: Plan
     rules: tuple[RuleMatch, ...]
+    quantized: int
+    bits_per_weight: float
 
 
-def plan_work(checkpoint: Checkpoint, recipe: Recipe) -> Work:
-    """Make the plan of this checkpoint and recipe. The result is a PlanReply; raises UserError."""
+def reply_for(plan: Plan) -> PlanReply:
+    """Everything about a plan that takes a walk over its tensors; for a background job."""
+    from core.plan import Action
+
+    quantized = sum(t.action is Action.QUANTIZE for t in plan.tensors)
+    return PlanReply(plan, match_rules(plan.recipe, plan), quantized, plan.bits_per_weight)
+
+
+def plan_work(session: Session, recipe: Recipe) -> Work:
+    """Make the plan of the session's model and this recipe. The result is a PlanReply; raises UserError."""
 
     def work(token: CancelToken) -> PlanReply:
         from core.plan import make_plan
 
         token.check()
-        plan = make_plan(checkpoint, recipe)
+        plan = make_plan(session.checkpoint, recipe)
         token.check()
-        return PlanReply(plan, match_rules(recipe, plan))
+        estimate_for(replace(session, plan=plan))  # sums up the tensors here, so that the memory bar need not
+        return reply_for(plan)
 
     return work
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from app.jobs.plan import PlanReply, reply_for
 from app.jobs.runner import Work
 from app.memory_view import estimate_for
 from core import units
@@ -53,6 +54,7 @@ class Offer:
     preset: Preset
     recipe: Recipe
     plan: Plan | None
+    reply: PlanReply | None = None  # the plan with its sums; None without a plan
     problem: UserError | None = None
     fits: bool | None = None
     used: int = 0
@@ -111,7 +113,8 @@ def _offer(session: Session, preset: Preset) -> Offer:
             plan, recipe = made, candidate
         if plan.fallback_share <= FALLBACK_WARNING:
             break
-    return _judged(Offer(preset, recipe, plan, problem if plan is None else None), session)
+    reply = reply_for(plan) if plan is not None else None
+    return _judged(Offer(preset, recipe, plan, reply, problem if plan is None else None), session)
 
 
 def _judged(offer: Offer, session: Session) -> Offer:

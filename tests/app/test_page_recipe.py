@@ -13,7 +13,7 @@ from tiny_models import write_llama
 from window_help import LONG, click, open_model, open_recipe, wait_plan
 
 from app.devices import DeviceChoice
-from app.jobs.plan import match_rules, with_target
+from app.jobs.plan import match_rules, reply_for, with_target
 from app.jobs.plan_presets import PRESETS, Offer, context_text, recommend
 from app.pages.recipe.contract_card import contract_fields
 from app.pages.recipe.numbers import Scheme, scheme_of
@@ -82,7 +82,9 @@ def test_recommendation_follows_fit_room_and_source(tmp_path: Path) -> None:
         plans = [make_plan(checkpoint, Recipe(target=p.targets[0])) for p in PRESETS]
     big = plans[-1].bytes_total
     pairs = zip(PRESETS, plans, strict=True)
-    offers = [Offer(p, plan.recipe, plan, fits=True, used=big, capacity=100 * big) for p, plan in pairs]
+    offers = [
+        Offer(p, plan.recipe, plan, reply_for(plan), fits=True, used=big, capacity=100 * big) for p, plan in pairs
+    ]
 
     def key(*judged: Offer, quantized: bool = False) -> str:
         return next(o.preset.key for o in recommend(judged, "card", quantized) if o.recommended)

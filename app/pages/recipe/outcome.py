@@ -5,13 +5,13 @@ from __future__ import annotations
 from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
+from app.jobs.plan import PlanReply
 from app.pages.recipe.tiles import Tiles
 from app.theme import SPACE_1, SPACE_2
 from app.widgets.basics import Card, label
 from app.widgets.inline_error import InlineError
 from app.widgets.verdict import Verdict
 from core import units
-from core.plan import Action, Plan
 
 
 class OutcomeCard(Card):
@@ -38,16 +38,18 @@ class OutcomeCard(Card):
         self.add(self._warnings)
         self.add(self.error)
 
-    def show_plan(self, plan: Plan) -> None:
+    def show_plan(self, reply: PlanReply) -> None:
         """The plan is the one in force."""
-        changed = sum(t.action is Action.QUANTIZE for t in plan.tensors)
+        plan = reply.plan
         change = units.format_percent(plan.change, signed=True)
         self.size.setText(units.format_bytes(plan.bytes_total))
         self.size.setToolTip(f"Exactly {units.format_count(plan.bytes_total)} bytes, headers and padding included")
         self.state.setText("")
         self.facts.set("Change", change, f"The source has {units.format_bytes(plan.source_bytes)}.")
-        self.facts.set("Quantized", f"{changed} of {len(plan.tensors)}", "Tensors that get fewer bits, of all tensors")
-        self.facts.set("Bits per weight", f"{plan.bits_per_weight:.2f}")
+        self.facts.set(
+            "Quantized", f"{reply.quantized} of {len(plan.tensors)}", "Tensors that get fewer bits, of all tensors"
+        )
+        self.facts.set("Bits per weight", f"{reply.bits_per_weight:.2f}")
         memory = (
             f"An estimate for this computer; it takes about {units.format_decimal(plan.expected_memory)} of memory."
         )

@@ -31,6 +31,7 @@ from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import EmptyState, PrimaryButton, button, label, quiet_button, set_available
 from app.widgets.text import ElidedLabel
 from core.errors import UserError
+from core.plan import Plan
 from core.recipe import Misfit, Recipe
 from core.targets import find_target
 
@@ -227,7 +228,8 @@ class RecipePage(Page):
         self.services.jobs.discard(PLAN_KEY)
         self.services.session.update(recipe=offer.recipe, target=offer.recipe.target, plan=None)
         self._show_recipe(offer.recipe)
-        self._on_plan(PlanReply(offer.plan, ()))
+        if offer.reply is not None:
+            self._on_plan(offer.reply)
 
     def _use_last(self) -> None:
         self.again.hide()
@@ -259,7 +261,7 @@ class RecipePage(Page):
         if session.checkpoint is None or session.recipe is None:
             return
         self.services.jobs.run(
-            "Plan", plan_work(session.checkpoint, session.recipe), self._on_plan, self._on_plan_failed,
+            "Plan", plan_work(session, session.recipe), self._on_plan, self._on_plan_failed,
             latest_key=PLAN_KEY, owner=self,
         )  # fmt: skip
 
@@ -272,13 +274,17 @@ class RecipePage(Page):
             self.advanced.rules.accepted()
         self._good = plan.recipe
         self.services.session.update(plan=plan)
-        self.outcome.show_plan(plan)
-        self.advanced.show_plan(plan, reply.rules)
-        self.preview.set_plan(session.checkpoint, plan)
+        self.outcome.show_plan(reply)
         self._refresh_output()
         self._set_ready("")
+        # With ten thousand tensors each of these takes a while; the event loop turns in between.
+        QTimer.singleShot(0, self, lambda: self._in_force(plan) and self.preview.set_plan(session.checkpoint, plan))
+        QTimer.singleShot(0, self, lambda: self._in_force(plan) and self.advanced.show_plan(plan, reply.rules))
         if self.more.isChecked():
             self._ask_costs()
+
+    def _in_force(self, plan: Plan) -> bool:
+        return self.services.session.current.plan is plan
 
     def _on_plan_failed(self, error: BaseException) -> None:
         recipe, good = self.services.session.current.recipe, self._good

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QSize, QTimer, Signal
+from PySide6.QtCore import QSize, QStringListModel, QTimer, Signal
 from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
 
@@ -61,6 +61,7 @@ class PreviewCard(Card):
         self._checkpoint: Checkpoint | None = None
         self._plan: Plan | None = None
         self._steps: list[SampleStep] = []
+        self._names: list[str] = []
         self._wanted = ""  # the tensor the user looks at, also across plans
         self.setAccessibleName("Preview of the error")
         self.tensor = CalmCombo()
@@ -139,9 +140,9 @@ class PreviewCard(Card):
 
     def _fill(self, plan: Plan) -> None:
         names = [t.name for t in plan.tensors if t.action is Action.QUANTIZE] or [t.name for t in plan.tensors]
-        if [self.tensor.itemText(i) for i in range(self.tensor.count())] != names:
-            self.tensor.clear()
-            self.tensor.addItems(names)
+        if names != self._names:
+            self._names = names
+            self.tensor.setModel(QStringListModel(names, self.tensor))
         wanted = self._wanted if self._wanted in names else _first(plan, names)
         self.tensor.setCurrentIndex(names.index(wanted) if wanted in names else 0)
 
