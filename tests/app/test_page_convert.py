@@ -203,6 +203,27 @@ def test_jobs_run_one_after_another(ready, qtbot, tmp_path: Path, slow_blocks: N
     assert (tmp_path / "second.gguf").exists()
 
 
+def test_a_second_press_makes_no_second_job(ready, qtbot, slow_blocks: None) -> None:  # type: ignore[no-untyped-def]
+    page, entry, _card = start(ready, qtbot)
+    ready.show_page("recipe")
+    click(qtbot, ready.page("recipe").convert)
+    assert page.queue.entries == [entry]
+    page.queue.cancel(entry)
+    wait_end(qtbot, entry)
+
+
+def test_a_chosen_file_that_exists_is_replaced_only_once(ready, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "out.gguf").write_bytes(b"something old")
+    recipe = ready.page("recipe")
+    recipe.set_output(tmp_path / "out.gguf")
+    _page, entry, _card = start(ready, qtbot)
+    wait_end(qtbot, entry)
+    assert entry.state is JobState.DONE, entry.error
+    assert (tmp_path / "out.gguf").stat().st_size == entry.plan.bytes_total
+    ready.show_page("recipe")
+    assert recipe.output.text() == str(tmp_path / "tiny-Q8_0.gguf")
+
+
 def test_failure_is_told_in_the_row(ready, qtbot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     from core.blocks import BlockWorker
 

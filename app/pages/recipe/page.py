@@ -8,7 +8,6 @@ from pathlib import Path
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import (
     QAbstractButton,
-    QFileDialog,
     QHBoxLayout,
     QSplitter,
     QStackedWidget,
@@ -16,13 +15,14 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.jobs.convert import Order, free_output
+from app.jobs.convert import Order
 from app.jobs.convert_queue import ConversionQueue
 from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work
 from app.jobs.plan_presets import PRESETS_KEY, Offer, presets_work, rejudged
 from app.pages.base import Page
 from app.pages.recipe.advanced import AdvancedPanel, scrolled
 from app.pages.recipe.outcome import OutcomeCard
+from app.pages.recipe.output import OutputRow
 from app.pages.recipe.presets import PresetCards
 from app.pages.recipe.preview import PreviewCard
 from app.services import Services
@@ -51,9 +51,6 @@ class RecipePage(Page):
         self._queue = ConversionQueue.of(services.jobs, services.settings)
         self._offers: tuple[Offer, ...] = ()
         self._good: Recipe | None = None  # the last recipe that had a plan
-        self._folder: Path | None = None  # where the user wants results, if they said so
-        self._output: Path | None = None
-        self._overwrite = False
         self._last_target = services.session.current.target
         self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_DELAY)
         self._plan_timer.timeout.connect(self._make_plan)
@@ -84,8 +81,8 @@ class RecipePage(Page):
         self.advanced = AdvancedPanel()
         self.outcome = OutcomeCard()
         self.preview = PreviewCard(self.services)
-        self.output = ElidedLabel(mono=True)
-        self.change_output = button("Change…", self._choose_output, hint="Choose where the result is written")
+        self.where = OutputRow()
+        self.output = self.where.text
         self.more = button("Advanced", self._toggle_advanced, icon="sliders-horizontal")
         self.more.setCheckable(True)
         self.more.setToolTip("Every format, number, exception and rule")
@@ -111,11 +108,6 @@ class RecipePage(Page):
         head.addWidget(self.reason)
         head.addWidget(self.more)
         head.addWidget(self.convert)
-        where = QHBoxLayout()
-        where.setSpacing(SPACE_2)
-        where.addWidget(label("Result goes to", "muted"))
-        where.addWidget(self.output, 1)
-        where.addWidget(self.change_output)
         simple = QWidget()
         column = QVBoxLayout(simple)
         column.setContentsMargins(0, 0, 0, 0)
@@ -131,7 +123,7 @@ class RecipePage(Page):
         choices.setContentsMargins(0, 0, 0, 0)
         choices.setSpacing(SPACE_2)
         choices.addWidget(self._left, 1)
-        choices.addLayout(where)
+        choices.addWidget(self.where)
         right = QWidget()
         results = QVBoxLayout(right)
         results.setContentsMargins(0, 0, 0, 0)
@@ -171,7 +163,7 @@ class RecipePage(Page):
         for key in (PLAN_KEY, COSTS_KEY, PRESETS_KEY):
             self.services.jobs.discard(key)
         self._plan_timer.stop()
-        self._offers, self._good, self._output, self._overwrite = (), None, None, False
+        self._offers, self._good = (), None
         self.presets.show_offers(())
         self.presets.show_recipe(None)
         self.preview.set_plan(None, None)
@@ -325,50 +317,12 @@ class RecipePage(Page):
 
     def _refresh_output(self) -> None:
         session = self.services.session.current
-        if session.checkpoint is None or session.recipe is None:
-            return
-        target = find_target(session.recipe.target)
-        if self._output is None or self._output.name != self._chosen_name or self._chosen_target != target.name:
-            self._output = free_output(session.checkpoint.path, target, self._folder)
-            self._overwrite = False
-        elif self._output.exists() and not self._overwrite:
-            self._output = free_output(session.checkpoint.path, target, self._output.parent)
-        self._remember_output(target.name)
-        self.output.setText(str(self._output))
-
-    _chosen_name = ""
-    _chosen_target = ""
-
-    def _remember_output(self, target: str) -> None:
-        self._chosen_name = self._output.name if self._output else ""
-        self._chosen_target = target
-
-    def _choose_output(self) -> None:
-        session = self.services.session.current
-        if session.recipe is None or self._output is None:
-            return
-        if find_target(session.recipe.target).is_folder:
-            folder = QFileDialog.getExistingDirectory(
-                self, "Folder in which the result is made", str(self._output.parent)
-            )
-            if folder:
-                self._folder = Path(folder)
-                self._output = None
-        else:
-            name, _ = QFileDialog.getSaveFileName(
-                self, "Where the result is written", str(self._output), "GGUF (*.gguf)"
-            )
-            if name:
-                path = Path(name)
-                self.set_output(path if path.suffix == ".gguf" else path.with_name(path.name + ".gguf"))
-        self._refresh_output()
+        if session.checkpoint is not None and session.recipe is not None:
+            self.where.follow(session.checkpoint.path, find_target(session.recipe.target))
 
     def set_output(self, path: Path) -> None:
         """Write to this file or folder; one that exists is replaced once the new one is whole."""
-        target = self.services.session.current.target
-        self._folder, self._output, self._overwrite = path.parent, path, path.exists()
-        self._remember_output(target)
-        self.output.setText(str(path))
+        self.where.set_path(path)
 
     # ---- start -----------------------------------------------------------------------------------------------------
 
@@ -382,10 +336,13 @@ class RecipePage(Page):
         if session.checkpoint is None or session.plan is None or session.recipe is None:
             return
         self._refresh_output()
-        if self._output is None:
+        where = self.where
+        if where.path is None:
             return
-        order = Order(session.checkpoint.path, session.recipe, self._output, session.plan, overwrite=self._overwrite)
-        self._queue.add(order)
+        if not any(entry.order.output == where.path for entry in self._queue.pending):  # a second press changes nothing
+            source, recipe, plan = session.checkpoint.path, session.recipe, session.plan
+            self._queue.add(Order(source, recipe, where.path, plan, overwrite=where.overwrite))
+            where.overwrite = False  # meant for this once
         self.services.shell.show_page.emit("convert")
 
     def showEvent(self, event: object) -> None:
