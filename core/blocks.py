@@ -21,6 +21,7 @@ from core.plan import BLOCK_BUDGET, TensorPlan
 from kernels import ops
 
 BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
+BLOCK_VALUES = 1 << 21  # more is no faster: the block leaves the cache
 F16_MAX = 65504.0
 
 
@@ -45,7 +46,7 @@ class BlockResult:
 def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
     """Blocks of a tensor, in order, small enough that all blocks in flight stay within BLOCK_BUDGET."""
     rows, columns = prod(t.shape[:-1]), (t.shape[-1] if t.shape else 1)
-    values = BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1)
+    values = min(BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1), BLOCK_VALUES)
     height = max(1, min(values // max(1, columns), 1 << 16))
     unit = t.format.row_multiple if t.format else 1
     height = max(unit, height // unit * unit)
@@ -88,9 +89,8 @@ class BlockWorker:
         if t.format is None:
             return self._copy(block, t)
         source = read_mapped(self._checkpoint, t.source, block.start, block.stop)
-        self._refuse_unstorable(t, source)
         options = EncodeOptions(method=method, amax=amax)
-        encoded = t.format.encode(source, options)
+        encoded = encode(t, source, options)
         written, back = [], []
         for placed, data in zip(self._parts[block.tensor], encoded, strict=True):
             if not data.size:
@@ -124,21 +124,25 @@ class BlockWorker:
         self._files.write(placed.file, offset, data)
         return BlockResult(block, (WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)),), None)
 
-    def _refuse_unstorable(self, t: TensorPlan, source: np.ndarray) -> None:
-        assert t.format is not None
-        if t.format.contract.scale is None and t.format.name != "F16":
-            return
-        found = ops.scan(source)
-        if found.nonfinite and t.format.contract.scale is not None:
-            raise UserError(
-                f"'{t.name}' holds {found.nonfinite:,} NaN or infinite values, which {t.format.name} can not store.",
-                "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
-            )
-        if t.format.name == "F16" and found.amax > F16_MAX:
-            raise UserError(
-                f"'{t.name}' holds values up to {found.amax:.4g}; F16 ends at 65,504.",
-                "Choose BF16, or another format for this tensor.",
-            )
+
+def encode(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
+    """Encode rows of a tensor. Raises UserError for values that its format can not store."""
+    assert t.format is not None
+    if t.format.name == "F16" and (amax := ops.scan(source).amax) > F16_MAX:
+        raise UserError(
+            f"'{t.name}' holds values up to {amax:.4g}; F16 ends at 65,504.",
+            "Choose BF16, or another format for this tensor.",
+        )
+    try:
+        return t.format.encode(source, options)
+    except ValueError:
+        bad = ops.scan(source).nonfinite
+        if not bad:
+            raise
+        raise UserError(
+            f"'{t.name}' holds {bad:,} NaN or infinite values, which {t.format.name} can not store.",
+            "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
+        ) from None
 
 
 def check_bound(t: TensorPlan, source: np.ndarray, decoded: np.ndarray, options: EncodeOptions) -> None:

@@ -9,9 +9,8 @@ from math import prod
 
 import numpy as np
 
-from core.blocks import F16_MAX
+from core.blocks import encode
 from core.checkpoint.base import Checkpoint
-from core.errors import UserError
 from core.formats import EncodeOptions, Method
 from core.metrics.error import BINS, ErrorSum, measure
 from core.models.read_mapped import read_mapped
@@ -61,8 +60,6 @@ def preview(
         token.check()
         blocks.append(read_mapped(checkpoint, tensor.source, first, last))
     amax = max((float(ops.scan(b).amax) for b in blocks), default=0.0)
-    if tensor.format is not None and tensor.format.name == "F16" and amax > F16_MAX:
-        raise UserError(f"'{tensor.name}' holds values that F16 can not.", "Choose BF16 for it.")
     options = EncodeOptions(method=method, amax=amax, threads=worker_count())
     for source in blocks:
         token.check()
@@ -92,13 +89,7 @@ def sample_model(checkpoint: Checkpoint, plan: Plan, token: CancelToken) -> Iter
 def _round_trip(tensor: TensorPlan, source: np.ndarray, options: EncodeOptions) -> np.ndarray:
     if tensor.format is None:
         return source
-    try:
-        parts = tensor.format.encode(source, options)
-    except ValueError:
-        raise UserError(
-            f"'{tensor.name}' holds values that are NaN or infinite, which {tensor.format_name} can not store.",
-            "Get the checkpoint again, or keep this tensor with a rule.",
-        ) from None
+    parts = encode(tensor, source, options)
     return tensor.format.decode(parts, *source.shape)
 
 

@@ -93,11 +93,10 @@ def run(
         raise
     clock = _Clock(plan, done or [])
     try:
-        entries = yield from _write(
-            plan, checkpoint, files, journal, done or [], token, clock, threads or worker_count()
-        )
+        threads = threads or worker_count()
+        entries = yield from _write(plan, checkpoint, files, journal, done or [], token, clock, threads)
         files.sync()
-        yield from _verify(plan, files, entries, token, clock)
+        yield from _verify(plan, files, entries, token, clock, threads)
         actual = files.finish()
         if actual != plan.bytes_total:
             raise UserError(
@@ -279,23 +278,31 @@ def _blocks(
 
 
 def _verify(
-    plan: Plan, files: OutputFiles, entries: list[Entry], token: CancelToken, clock: _Clock
+    plan: Plan, files: OutputFiles, entries: list[Entry], token: CancelToken, clock: _Clock, threads: int
 ) -> Generator[Progress, None, None]:
     """Read the whole output back from the disk and compare every block's checksum with the one it was written with."""
     files.drop_cache()
     for i, f in enumerate(plan.layout.files):
         if files.read(i, 0, len(f.header)).tobytes() != f.header:
             raise _unreliable("The header")
-    for e in entries:
-        for b in e.blocks:
+
+    def intact(e: Entry) -> bool:
+        return not token.cancelled and all(_crc_on_disk(files, b) == b.crc for b in e.blocks)
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-verify") as pool:
+        for e, good in zip(entries, pool.map(intact, entries), strict=True):
             token.check()
-            crc = 0
-            for start in range(0, b.nbytes, VERIFY_CHUNK):
-                crc = zlib.crc32(files.read(b.file, b.offset + start, min(VERIFY_CHUNK, b.nbytes - start)), crc)
-            clock.checked(b.nbytes)
-            if crc != b.crc:
+            if not good:
                 raise _unreliable(f"'{plan.tensors[e.tensor].name}'")
-        yield clock.progress("verifying", plan, e.tensor, None)
+            clock.checked(sum(b.nbytes for b in e.blocks))
+            yield clock.progress("verifying", plan, e.tensor, None)
+
+
+def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:
+    crc = 0
+    for start in range(0, b.nbytes, VERIFY_CHUNK):
+        crc = zlib.crc32(files.read(b.file, b.offset + start, min(VERIFY_CHUNK, b.nbytes - start)), crc)
+    return crc
 
 
 def _unreliable(what: str) -> UserError:

@@ -21,6 +21,10 @@ _PLAIN = ("F32", "F16", "BF16")
 SCALE_TYPES = ("F16", "BF16", "F32")
 
 
+# What `to_float32` reads, by safetensors name.
+ELEMENT_TYPES = frozenset({*floats.NUMPY_TYPES, *floats.HALVES, *floats.FLOAT8})
+
+
 def _matrix(x: np.ndarray, dtype: type = np.float32) -> np.ndarray:
     x = np.ascontiguousarray(x, dtype=dtype)
     if x.ndim != 2:
@@ -84,9 +88,9 @@ def decode_blocks(kind: str, data: np.ndarray, columns: int, threads: int = 1, t
 def to_float32(raw: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
     """Stored elements uint8 [R, K · bytes] of a safetensors type → float32 [R, K]. 64-bit types are rounded."""
     raw = _matrix(raw, np.uint8)
-    if dtype in ("F16", "BF16"):
+    if dtype in floats.HALVES:
         return dispatch.find("from_half").function(_elements(raw, "<u2"), dtype, threads)
-    if dtype in ("F8_E4M3", "F8_E5M2", "F8_E8M0"):
+    if dtype in floats.FLOAT8:
         return floats.table(dtype)[raw]
     if dtype not in floats.NUMPY_TYPES:
         raise ValueError(f"no elements of type {dtype} are known")
@@ -100,7 +104,7 @@ def from_float32(x: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
     Nearest, ties to even. Too large becomes Inf; E4M3, which has none, stays at 448 (OCP's saturating mode).
     """
     x = _matrix(x)
-    if dtype in ("F16", "BF16"):
+    if dtype in floats.HALVES:
         return dispatch.find("to_half").function(x, dtype, threads).view(np.uint8)
     if dtype in ("F8_E4M3", "F8_E5M2"):
         return floats.to_float8(x, dtype)

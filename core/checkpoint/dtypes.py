@@ -23,11 +23,6 @@ ELEMENT_BITS = {
 # GGML types that store values in blocks; its plain types have the names above.
 BLOCK_TYPES = {name: layout for name, layout in LAYOUTS.items() if name not in ELEMENT_BITS}
 
-_NUMPY = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1",
-    "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1", "BOOL": "u1",
-}  # fmt: skip
-
 
 def is_plausible(shape: Sequence[int]) -> bool:
     """Whether a shape could be a tensor's: under 2^40 values, also when one axis is 0 and the others are vast."""
@@ -46,7 +41,7 @@ def is_float(dtype: str) -> bool:
 
 def can_decode(dtype: str) -> bool:
     """Whether `decode` knows the type."""
-    return dtype in _NUMPY or dtype == "BF16" or dtype in _FLOAT8 or dtype in BLOCK_KINDS or dtype in SOURCE_KINDS
+    return dtype in ops.ELEMENT_TYPES or dtype in BLOCK_KINDS or dtype in SOURCE_KINDS
 
 
 def row_bytes(dtype: str, columns: int) -> int:
@@ -67,37 +62,8 @@ def tensor_bytes(dtype: str, shape: Sequence[int]) -> int:
 
 def decode(raw: np.ndarray, dtype: str, columns: int) -> np.ndarray:
     """Stored rows, uint8 [R, bytes of a row] → float32 [R, columns]. Raises UserError for a type without a decoder."""
-    rows = raw.shape[0]
-    raw = np.ascontiguousarray(raw)
-    if dtype in _NUMPY:
-        return raw.reshape(-1).view(_NUMPY[dtype]).astype(np.float32).reshape(rows, columns)
-    if dtype == "BF16":
-        return (raw.reshape(-1).view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(rows, columns)
-    if dtype in _FLOAT8:
-        return _FLOAT8[dtype][raw].reshape(rows, columns)
+    if dtype in ops.ELEMENT_TYPES:
+        return ops.to_float32(raw, dtype)
     if dtype in BLOCK_KINDS or dtype in SOURCE_KINDS:
         return ops.decode_blocks(dtype, raw, columns)
     raise UserError(f"Values of type {dtype} can not be decoded.", "Use the checkpoint that it was made from.")
-
-
-def _float8_table(exponent_bits: int, bias: int, infinities: bool) -> np.ndarray:
-    """All 256 values of an 8-bit float. OCP E4M3 has no infinities and one NaN a sign; E5M2 is as IEEE 754 would be."""
-    mantissa_bits = 7 - exponent_bits
-    codes = np.arange(256)
-    mantissa = (codes & ((1 << mantissa_bits) - 1)).astype(np.float64)
-    exponent = (codes & 0x7F) >> mantissa_bits
-    fraction = mantissa / (1 << mantissa_bits)
-    value = np.where(exponent > 0, (1 + fraction) * 2.0 ** (exponent - bias), fraction * 2.0 ** (1 - bias))
-    top = (1 << exponent_bits) - 1
-    if infinities:
-        value = np.where(exponent == top, np.where(mantissa > 0, np.nan, np.inf), value)
-    else:
-        value = np.where((codes & 0x7F) == 0x7F, np.nan, value)
-    return np.where(codes & 0x80, -value, value).astype(np.float32)
-
-
-_FLOAT8 = {
-    "F8_E4M3": _float8_table(4, 7, infinities=False),
-    "F8_E5M2": _float8_table(5, 15, infinities=True),
-    "F8_E8M0": np.append(2.0 ** (np.arange(255.0) - 127), np.nan).astype(np.float32),
-}

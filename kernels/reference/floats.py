@@ -20,6 +20,8 @@ NUMPY_TYPES = dict(
         strict=True,
     )
 )
+HALVES = ("F16", "BF16")
+FLOAT8 = ("F8_E4M3", "F8_E5M2", "F8_E8M0")
 WRITABLE = ("F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
 

@@ -18,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from core.sample import sample_path
+
 DEFAULT = (
     "Q8_0",
     "Q6_K",
@@ -58,12 +60,13 @@ def theirs(program: Path, source: Path, target: str, folder: Path, threads: int)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("source", type=Path)
+    parser.add_argument("source", type=Path, nargs="?", help="default: the sample model")
     parser.add_argument("--to", nargs="*", default=DEFAULT)
     parser.add_argument("--against", type=Path, help="llama-quantize")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     a = parser.parse_args()
+    a.source = a.source or sample_path()
     print(f"{'target':<10} {'ours s':>8} {'theirs s':>9} {'theirs/ours':>12} {'peak MB':>8} {'bytes':>15}")
     with tempfile.TemporaryDirectory(dir=a.source.absolute().parent) as scratch:
         for target in a.to:
