@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from core.contract import ByteCount, NumericContract, PerGroup, SuperBlock
+from core.contract import ByteCount, ElementType, NumericContract, PerGroup, SuperBlock
 
 
 class Method(Enum):
@@ -89,12 +89,18 @@ class Format(ABC):
         return self.error_bound
 
     def bound_floor(self, options: EncodeOptions) -> float:
-        """Groups whose largest |x| is below this may vanish: their scale is below what its type holds."""
-        return 2.0**-100
+        """Where the largest |x| of a group is less, `bound` is a share of this instead: the type ends there.
+
+        float16 has its full digits down to 2^-14; no other type here ends before 2^-100.
+        """
+        return 2.0**-14 if self.contract.element is ElementType.F16 else 2.0**-100
 
     @abstractmethod
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
-        """float32 [R, K] → one uint8 array a part (its bytes in file order). Inf and NaN raise ValueError."""
+        """float32 [R, K] → one uint8 array a part (its bytes in file order).
+
+        Inf and NaN raise ValueError; a format without scales keeps them.
+        """
 
     @abstractmethod
     def decode(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> np.ndarray:

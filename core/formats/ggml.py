@@ -179,7 +179,7 @@ class GgmlBlock(Format):
             # A block scale is amax/6 in units of the tensor's scale; E4M3 ends at 2^-9 of its unit, 448 is its largest.
             return options.amax / 448.0 * 2.0**-9 / self.error_bound
         if c.scale is not ElementType.F16:
-            return 2.0**-100
+            return super().bound_floor(options)
         # F16 ends at 2^-24; a super-block's scale is divided by its largest sub-scale before it is stored.
         g = c.granularity
         steps = max(abs(c.code_min), c.code_max, *(abs(v) for v in c.levels), 1)

@@ -316,7 +316,7 @@ def test_all_zero_and_tiny_tensors_survive(tmp_path):
         tensors["model.layers.1.mlp.gate_proj.weight"][:, :64] = 0
 
     source = write_llama(tmp_path / "source", change=shrink, dtype=torch.float32)
-    for target in ("Q8_0", "Q4_0", "Q4_K_M", "Q2_K", "IQ4_XS", "NVFP4", "MXFP4", "w4a16-g32-asym"):
+    for target in ("F16", "BF16", "Q8_0", "Q4_0", "Q4_K_M", "Q2_K", "IQ4_XS", "NVFP4", "MXFP4", "w4a16-g32-asym"):
         _, result = convert(source, target, tmp_path / target)
         by_name = {t.name: t for t in result.tensors}
         zero = by_name.get("blk.0.ffn_up.weight") or by_name["model.layers.0.mlp.up_proj.weight"]

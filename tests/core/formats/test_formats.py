@@ -1,0 +1,232 @@
+"""Every format of `core.formats.FORMATS`, in a loop: what the base class promises, and what runs rely on."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+
+from core.contract import PerChannel
+from core.formats import FORMATS, EncodeOptions, Format, Method
+from core.formats.pack_quantized import PackQuantized
+from kernels import dispatch
+from kernels.layouts import BLOCK_KINDS, LAYOUTS
+
+EVERY = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f"{f.container}-{f.name}")
+SCALED = pytest.mark.parametrize("fmt", [f for f in FORMATS if f.contract.scale], ids=lambda f: f.name)
+METHODS = tuple(Method)
+FLOATS = ("F32", "F16", "BF16")
+
+
+def unit(fmt: Format) -> int:
+    """The shortest row that the format takes: its block or group, or, for one scale a row, whole words of codes."""
+    if isinstance(fmt, PackQuantized) and not fmt.group:
+        return 32 // fmt.bits
+    return max(fmt.contract.block, getattr(fmt.contract.granularity, "size", 1))
+
+
+def options_for(x: np.ndarray, method: Method = Method.SEARCH) -> EncodeOptions:
+    return EncodeOptions(method=method, amax=float(np.abs(x, where=np.isfinite(x), out=np.zeros_like(x)).max()))
+
+
+def stored(fmt: Format, x: np.ndarray, options: EncodeOptions) -> list[np.ndarray]:
+    """All parts of a matrix as uint8, the constant ones included."""
+    parts = [np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in fmt.encode(x, options)]
+    for number, data in fmt.constant_parts(x.shape).items():
+        parts[number] = np.frombuffer(data, np.uint8)
+    return parts
+
+
+def round_trip(fmt: Format, x: np.ndarray, options: EncodeOptions) -> np.ndarray:
+    return fmt.decode(stored(fmt, x, options), *x.shape)
+
+
+def values(kind: str, columns: int, rows: int = 5) -> np.ndarray:
+    """float32 [rows, columns]."""
+    x = np.random.default_rng(3).standard_t(4, (rows, columns)).astype(np.float32)
+    if kind == "zeros":
+        x[:] = 0
+    elif kind == "negative zeros":
+        x[:] = -0.0
+    elif kind == "denormals":
+        x *= np.float32(1e-41)
+    elif kind == "tiny":  # block scales are denormal in float16
+        x *= np.float32(1e-7)
+    elif kind == "constant":
+        x[:] = np.float32(-0.37)
+    elif kind == "spike":
+        x *= np.float32(1e-3)
+        x[:, columns // 2] = 1
+    elif kind == "positive":
+        x = np.abs(x)
+    return x
+
+
+KINDS = ("usual", "zeros", "negative zeros", "denormals", "tiny", "constant", "spike", "positive")
+
+
+def test_the_list_is_whole() -> None:
+    """The GGUF tensor types and compressed-tensors schemes that the program says it writes, each once."""
+    names = [(f.container, f.name) for f in FORMATS]
+    assert len(set(names)) == len(names)
+    assert {name for container, name in names if container == "gguf"} == set(BLOCK_KINDS)
+    schemes = {f"w{b}a16-{g}{s}" for b in (4, 8) for g in ("g32", "g64", "g128", "channel") for s in ("", "-asym")}
+    assert {name for container, name in names if container == "safetensors"} == schemes | set(FLOATS)
+
+
+@EVERY
+def test_bytes_are_those_of_the_parts_and_of_what_encode_gives(fmt: Format) -> None:
+    for rows, blocks in ((1, 1), (3, 1), (33, 2), (64, 3)):
+        shape = (rows, blocks * unit(fmt))
+        count = fmt.bytes_for(shape)
+        assert count.total == sum(p.nbytes for p in fmt.parts(shape))
+        assert min(count.payload, count.scales, count.zeros, count.padding, count.header) >= 0
+        x = values("usual", shape[1], rows)
+        assert [p.nbytes for p in fmt.parts(shape)] == [len(p) for p in stored(fmt, x, options_for(x))]
+
+
+@EVERY
+def test_the_contract_says_how_many_bits_a_value_takes(fmt: Format) -> None:
+    rows, columns = shape = (1024, 16384)
+    c, count = fmt.contract, fmt.bytes_for(shape)
+    beside = 0.0  # what a contract leaves out, since it depends on the shape
+    if isinstance(c.granularity, PerChannel):
+        beside += (c.scale.bits + (c.zero_bits if c.zero else 0)) / columns
+    if c.tensor_scale:
+        beside += c.tensor_scale.bits / (rows * columns)
+    assert 8 * (count.total - count.header) / (rows * columns) == pytest.approx(c.effective_bits + beside, rel=1e-12)
+    assert count.payload * 8 == c.bits * rows * columns
+    assert count.padding == 0
+    if fmt.container == "gguf":
+        assert (c.block, c.effective_bits) == (LAYOUTS[fmt.name].block, LAYOUTS[fmt.name].bits)
+
+
+@EVERY
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_comes_back_is_within_the_bound(fmt: Format, kind: str) -> None:
+    for blocks in (1, 2, 17):
+        x = values(kind, blocks * unit(fmt))
+        for method in METHODS:
+            options = options_for(x, method)
+            back = round_trip(fmt, x, options)
+            group = fmt.bound_group(x.shape[1])
+            error = np.abs(back.astype(np.float64) - x).reshape(-1, group).max(axis=1)
+            largest = np.abs(x).astype(np.float64).reshape(-1, group).max(axis=1)
+            assert (error <= fmt.bound(method) * np.maximum(largest, fmt.bound_floor(options))).all(), method
+            if not x.any():
+                assert not back.any()
+
+
+@SCALED
+@pytest.mark.parametrize("kind", ["usual", "spike", "positive"])
+def test_the_bound_is_not_met_by_a_floor(fmt: Format, kind: str) -> None:
+    """Usual weights are far above what may vanish, or the test above would let everything through."""
+    x = values(kind, 4 * unit(fmt))
+    assert fmt.bound_floor(options_for(x)) < np.abs(x).reshape(-1, fmt.bound_group(x.shape[1])).max(axis=1).min()
+
+
+@EVERY
+def test_row_blocks_appended_are_the_whole(fmt: Format) -> None:
+    rows, columns = 3 * fmt.row_multiple + 5, 2 * unit(fmt)
+    x = values("usual", columns, rows)
+    for method in METHODS:
+        options = options_for(x, method)
+        want = stored(fmt, x, options)
+        for height in (1, 2):
+            got = [np.zeros(p.nbytes, np.uint8) for p in fmt.parts(x.shape)]
+            for number, data in fmt.constant_parts(x.shape).items():
+                got[number][:] = np.frombuffer(data, np.uint8)
+            step = height * fmt.row_multiple
+            for start in range(0, rows, step):
+                for number, part in enumerate(fmt.encode(x[start : start + step], options)):
+                    data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+                    at = fmt.part_offset(number, x.shape, start)
+                    got[number][at : at + len(data)] = data
+            assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
+
+
+@EVERY
+def test_each_matrix_of_a_stack_has_its_place(fmt: Format) -> None:
+    """Experts [E, N, K] are encoded one by one, each with its own largest value."""
+    shape = (3, 4, unit(fmt))
+    if fmt.accepts(shape):
+        assert "two-dimensional" in fmt.accepts(shape)
+        return
+    x = values("usual", shape[-1], 12).reshape(shape) * np.float32([1, 10, 100])[:, None, None]
+    parts = [np.zeros(p.nbytes, np.uint8) for p in fmt.parts(shape)]
+    for expert, matrix in enumerate(x):
+        for number, part in enumerate(stored(fmt, matrix, options_for(matrix))):
+            at = fmt.part_offset(number, shape, expert * shape[1])
+            parts[number][at : at + len(part)] = part
+    blocks = np.split(parts[0], shape[0])
+    scales = np.split(parts[1], shape[0]) if len(parts) > 1 else [None] * shape[0]
+    for matrix, block, scale in zip(x, blocks, scales, strict=True):
+        got = fmt.decode([block] if scale is None else [block, scale], *matrix.shape)
+        assert np.array_equal(got, round_trip(fmt, matrix, options_for(matrix)))
+
+
+@EVERY
+def test_rows_do_not_depend_on_each_other(fmt: Format) -> None:
+    for blocks in (1, 3, 15, 16, 17):  # around the lanes of every instruction set
+        x = values("usual", blocks * unit(fmt), 4)
+        options = options_for(x)
+        each = np.vstack([round_trip(fmt, row[None], options) for row in x])
+        assert np.array_equal(round_trip(fmt, x, options), each)
+
+
+@EVERY
+def test_a_view_is_encoded_as_its_copy(fmt: Format) -> None:
+    x = values("usual", 4 * unit(fmt), 8)
+    for view in (x[::2], x[:, : 2 * unit(fmt)], np.asfortranarray(x), x[::-1]):
+        options = options_for(view)
+        want = stored(fmt, view.copy(order="C"), options)
+        assert [p.tobytes() for p in stored(fmt, view, options)] == [p.tobytes() for p in want]
+
+
+@EVERY
+def test_the_reference_has_the_same_bytes(fmt: Format) -> None:
+    for kind in KINDS:
+        x = values(kind, 2 * unit(fmt))
+        for method in METHODS:
+            fast = stored(fmt, x, options_for(x, method))
+            with dispatch.only("reference"):
+                slow = stored(fmt, x, options_for(x, method))
+                back = fmt.decode(slow, *x.shape)
+            assert [p.tobytes() for p in fast] == [p.tobytes() for p in slow], (kind, method)
+            assert np.array_equal(fmt.decode(fast, *x.shape), back)
+
+
+@pytest.mark.parametrize("fmt", [f for f in FORMATS if f.container == "gguf"], ids=lambda f: f.name)
+def test_gguf_decodes_the_same(fmt: Format) -> None:
+    x = values("usual", 2 * unit(fmt))
+    blocks, *scale = stored(fmt, x, options_for(x))
+    want = gguf.dequantize(blocks.reshape(len(x), -1), gguf.GGMLQuantizationType[fmt.name])
+    if scale:
+        want = want * scale[0].view(np.float32)
+    assert np.array_equal(round_trip(fmt, x, options_for(x)), want)
+
+
+@EVERY
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_nan_and_inf_are_refused_where_they_would_spoil_a_scale(fmt: Format, bad: float) -> None:
+    x = values("usual", 2 * unit(fmt))
+    x[2, unit(fmt)] = bad
+    if fmt.contract.scale:
+        with pytest.raises(ValueError, match="NaN or Inf"):
+            fmt.encode(x, options_for(x))
+        return
+    back = round_trip(fmt, x, options_for(x))
+    assert np.array_equal(back[2, unit(fmt)], np.float32(bad), equal_nan=True)
+    assert np.isfinite(np.delete(back.reshape(-1), 2 * x.shape[1] + unit(fmt))).all()
+
+
+@SCALED
+def test_a_shape_that_does_not_fit_is_refused_in_one_clause(fmt: Format) -> None:
+    whole = unit(fmt)
+    assert fmt.accepts((4, whole)) == ""
+    assert f"{whole + 1:,}" in fmt.accepts((4, whole + 1))
+    for shape in ((4, whole + 1), (0, whole), (4, 0), ()):
+        clause = fmt.accepts(shape)
+        assert clause
+        assert clause[0].islower()
+        assert not clause.endswith(".")
