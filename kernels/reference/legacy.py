@@ -22,13 +22,13 @@ from kernels.reference.arithmetic import (
     rint,
 )
 
-_QUICK_TARGETS = {4: (-8.0, -7.4, 7.0), 5: (-16.0, -15.4, 15.0), 8: (127.0, 126.5, 126.0, 125.5)}
+_QUICK_TARGETS = {4: (-8.0, 7.4), 5: (-16.0, -15.4, 15.0), 8: (127.0, 126.5, 126.0, 125.5)}
 _TARGETS = {
     4: (-8.0, -9.6, -9.2, -8.8, -8.4, -7.6, -7.2, -6.8, -6.4, -6.0, -5.6, 7.8, 7.4, 7.0),
     5: (-16.0, -17.6, -17.0, -16.5, -15.5, -15.0, -14.5, -14.0, -13.5, -12.5, 15.5, 15.0, 14.5, 14.0),
     8: (127.0, 126.6, 126.2, 125.8, 125.4, 125.0, 124.6, 124.2, 123.8, 123.4),
 }
-_QUICK_SPREADS = ((0.0, 0.0), (1.0, -0.5))
+_QUICK_SPREADS = {4: ((0.3, -0.15),), 5: ((0.0, 0.0), (1.0, -0.5))}
 _SPREADS = (
     *((-0.8, 0.1), (-0.8, 0.4), (-0.8, 0.7), (0.0, -0.3), (0.0, 0.0), (0.0, 0.3)),
     *((0.7, -0.65), (0.7, -0.35), (0.7, -0.05), (1.4, -1.0), (1.4, -0.7), (1.4, -0.4)),
@@ -116,7 +116,7 @@ def _encode_affine(bits: int, x: np.ndarray, weights: np.ndarray | None, search:
         span = minimum(width, np.float32(1e30))
         y = (x - low[:, None]) * inverse(span)[:, None]
         w = None if weights is None else fit.normalise_weights(weights)
-        spreads, refits = (_QUICK_SPREADS, 0) if weights is None else (_SPREADS, _REFITS)
+        spreads, refits = (_QUICK_SPREADS[bits], 0) if weights is None else (_SPREADS, _REFITS)
         d, m = fit.fit_line_to_spreads(highest, y, w, spreads, refits, _SLACK[bits])
         stored = fit.scale_to_f16(d * span)
         stored_minimum = f16_bits(clamp(m * span + low, -65504.0, 65504.0))

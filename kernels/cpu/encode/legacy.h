@@ -11,7 +11,7 @@ namespace bitsmith {
 namespace BITSMITH_NS {
 
 // Where the value of largest magnitude may go. The quick ones can not lead below the lowest code.
-constexpr float kQuickTargets4[] = {-8.0f, -7.4f, 7.0f};
+constexpr float kQuickTargets4[] = {-8.0f, 7.4f};
 constexpr float kQuickTargets5[] = {-16.0f, -15.4f, 15.0f};
 constexpr float kQuickTargets8[] = {127.0f, 126.5f, 126.0f, 125.5f};
 constexpr float kTargets4[] = {-8.0f, -9.6f, -9.2f, -8.8f, -8.4f, -7.6f, -7.2f,
@@ -111,7 +111,7 @@ inline void encode_q8_0(const Batch& batch) {
 }
 
 // In units of a step; see fit_line_to_spreads.
-constexpr Spread kQuickSpreads[] = {{0.0f, 0.0f}, {1.0f, -0.5f}};
+constexpr Spread kQuickSpread4[] = {{0.3f, -0.15f}}, kQuickSpreads5[] = {{0.0f, 0.0f}, {1.0f, -0.5f}};
 constexpr Spread kSpreads[] = {{-0.8f, 0.1f}, {-0.8f, 0.4f},  {-0.8f, 0.7f},  {0.0f, -0.3f},  {0.0f, 0.0f},
                                {0.0f, 0.3f},  {0.7f, -0.65f}, {0.7f, -0.35f}, {0.7f, -0.05f}, {1.4f, -1.0f},
                                {1.4f, -0.7f}, {1.4f, -0.4f},  {2.1f, -1.4f},  {2.1f, -1.05f}, {2.1f, -0.7f}};
@@ -139,7 +139,11 @@ BITSMITH_INLINE void encode_affine(const Batch& batch) {
             load_weights(batch.weight, 32, w);
             line = fit_line_to_spreads<kHighest, true>(y, w, kSpreads, kRefits, kSlack);
         } else {
-            line = fit_line_to_spreads<kHighest, false>(y, nullptr, kQuickSpreads, 0, kSlack);
+            if constexpr (kBits == 4) {
+                line = fit_line_to_spreads<kHighest, false>(y, nullptr, kQuickSpread4, 0, kSlack);
+            } else {
+                line = fit_line_to_spreads<kHighest, false>(y, nullptr, kQuickSpreads5, 0, kSlack);
+            }
         }
         stored = scale_to_f16(line.d * range);
         stored_minimum = to_f16(clamp(line.m * range + low, -65504.0f, 65504.0f));
