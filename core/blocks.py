@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -45,14 +44,13 @@ class BlockResult:
 
 def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
     """Blocks of a tensor, in order, small enough that all blocks in flight stay within BLOCK_BUDGET."""
-    rows, columns = prod(t.shape[:-1]), (t.shape[-1] if t.shape else 1)
     values = min(BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1), BLOCK_VALUES)
-    height = max(1, min(values // max(1, columns), 1 << 16))
+    height = max(1, min(values // max(1, t.columns), 1 << 16))
     unit = t.format.row_multiple if t.format else 1
     height = max(unit, height // unit * unit)
-    bounds = [rows]
+    bounds = [t.rows]
     if t.format is not None and t.format.needs_amax and len(t.shape) > 2:
-        bounds = list(range(t.shape[-2], rows + 1, t.shape[-2]))  # a block stays inside one matrix of the stack
+        bounds = list(range(t.shape[-2], t.rows + 1, t.shape[-2]))  # a block stays inside one matrix of the stack
     out, start = [], 0
     for end in bounds:
         while start < end:
@@ -117,10 +115,9 @@ class BlockWorker:
 
     def _copy(self, block: Block, t: TensorPlan) -> BlockResult:
         (placed,) = self._parts[block.tensor]
-        rows = prod(t.shape[:-1])
         raw = self._checkpoint.read_raw(t.source.pieces[0].tensor, block.start, block.stop)
         data = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
-        offset = placed.offset + placed.nbytes // max(1, rows) * block.start
+        offset = placed.offset + placed.nbytes // max(1, t.rows) * block.start
         self._files.write(placed.file, offset, data)
         return BlockResult(block, (WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)),), None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod
 
 from core.assign import FLOAT_DTYPES, Fate, decide, source_dtype
 from core.checkpoint.base import Checkpoint, Container
@@ -57,10 +58,17 @@ class TensorPlan:
 
     @property
     def values(self) -> int:
-        n = 1
-        for d in self.shape:
-            n *= d
-        return n
+        return prod(self.shape)
+
+    @property
+    def columns(self) -> int:
+        """Length of a row, the last axis; 1 for a scalar."""
+        return self.shape[-1] if self.shape else 1
+
+    @property
+    def rows(self) -> int:
+        """All axes but the last, multiplied."""
+        return prod(self.shape[:-1])
 
 
 @dataclass(frozen=True)
@@ -145,14 +153,20 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
 # 10⁶ values a second that one thread of a 2023 desktop encodes, decodes and compares; only for the estimate shown.
 RATES = {"Q2_K": 25, "Q3_K": 25, "Q4_K": 35, "Q5_K": 35, "Q6_K": 45, "IQ4_NL": 30, "IQ4_XS": 30}
 DEFAULT_RATE = 150
+DISK_BYTES_PER_SECOND = 1e9
+
+
+def thread_seconds(t: TensorPlan) -> float:
+    """What writing a tensor costs one thread, roughly; a run weighs its progress by it."""
+    if t.format is None:
+        return t.source_bytes / DISK_BYTES_PER_SECOND
+    return t.values / RATES.get(t.format_name, DEFAULT_RATE) / 1e6
 
 
 def estimate_seconds(tensors: tuple[TensorPlan, ...]) -> float:
     """Rough time of a run on this machine's cores; the run itself replaces it by what it measures."""
-    threads = worker_count()
-    work = sum(t.values / RATES.get(t.format_name, DEFAULT_RATE) for t in tensors if t.format is not None) / 1e6
-    copied = sum(t.source_bytes for t in tensors) / 1e9
-    return work / threads + copied
+    encoding = sum(thread_seconds(t) for t in tensors if t.format is not None)
+    return encoding / worker_count() + sum(t.source_bytes for t in tensors) / DISK_BYTES_PER_SECOND
 
 
 def misfit_costs(checkpoint: Checkpoint, recipe: Recipe) -> dict[Misfit, int | None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 
@@ -50,9 +49,7 @@ def preview(
     Raises UserError when its values can not be stored in the format, Cancelled when the token is set.
     """
     start = time.perf_counter()
-    rows = prod(tensor.shape[:-1])
-    columns = tensor.shape[-1] if tensor.shape else 1
-    ranges = _sample(rows, columns, max_values, tensor)
+    ranges = _sample(tensor, max_values)
     total = ErrorSum()
     sources = []
     blocks = []
@@ -72,7 +69,7 @@ def preview(
         error=total.stats(),
         source_edges=edges,
         source_counts=counts,
-        rows=rows,
+        rows=tensor.rows,
         sampled_rows=sum(last - first for first, last in ranges),
         effective_bits=8 * (tensor.bytes.total - tensor.bytes.padding) / tensor.values if tensor.values else 0.0,
         seconds=time.perf_counter() - start,
@@ -93,12 +90,12 @@ def _round_trip(tensor: TensorPlan, source: np.ndarray, options: EncodeOptions) 
     return tensor.format.decode(parts, *source.shape)
 
 
-def _sample(rows: int, columns: int, max_values: int, tensor: TensorPlan) -> list[tuple[int, int]]:
+def _sample(tensor: TensorPlan, max_values: int) -> list[tuple[int, int]]:
     """Runs of whole rows, spread evenly, that together have about max_values values; everything when it is less."""
-    unit = tensor.format.row_multiple if tensor.format else 1
-    if rows * columns <= max_values:
+    rows, unit = tensor.rows, tensor.format.row_multiple if tensor.format else 1
+    if tensor.values <= max_values:
         return [(0, rows)]
-    height = max(unit, max_values // columns // CHUNKS // unit * unit)
+    height = max(unit, max_values // tensor.columns // CHUNKS // unit * unit)
     chunks = min(CHUNKS, rows // height) or 1
     stride = max(height, (rows - height) // max(1, chunks - 1) // unit * unit)
     starts = [i * stride for i in range(chunks) if i * stride + height <= rows]

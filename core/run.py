@@ -22,13 +22,12 @@ from core.errors import UserError
 from core.journal import Entry, Journal, WrittenBlock, journal_path, partial_path, read
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_output, discard, disk_errors
-from core.plan import DEFAULT_RATE, RATES, Plan, TensorPlan
+from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, thread_seconds
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
 from core.threads import worker_count
 
 SYNC_SECONDS = 2.0  # finished tensors reach the journal at least this often: what a crash can cost
-CHECK_BYTES_PER_SECOND = 1e9  # of reading back; only for the estimate of the time left
 QUIET_SECONDS = 3.0  # no estimate before this
 VERIFY_CHUNK = 8 << 20
 
@@ -128,11 +127,11 @@ class _Clock:
 
     def __init__(self, plan: Plan, done: list[Entry]) -> None:
         self._start = time.monotonic()
-        self._cost = [_cost(t) for t in plan.tensors]
-        self._rows = [max(1, _rows(t)) for t in plan.tensors]
+        self._cost = [thread_seconds(t) for t in plan.tensors]
+        self._rows = [max(1, t.rows) for t in plan.tensors]
         self.check_bytes = sum(p.nbytes for p in plan.layout.parts)
         self.bytes_total = plan.source_bytes_read + self.check_bytes
-        self._total = sum(self._cost) + self.check_bytes / CHECK_BYTES_PER_SECOND
+        self._total = sum(self._cost) + self.check_bytes / DISK_BYTES_PER_SECOND
         self._skipped = sum(self._cost[e.tensor] for e in done)
         self._done = self._skipped
         self.bytes_done = sum(plan.tensors[e.tensor].source_bytes for e in done)
@@ -147,7 +146,7 @@ class _Clock:
         self.bytes_done += round(t.source_bytes * share)
 
     def checked(self, nbytes: int) -> None:
-        self._done += nbytes / CHECK_BYTES_PER_SECOND
+        self._done += nbytes / DISK_BYTES_PER_SECOND
         self.bytes_done += nbytes
 
     def progress(self, phase: str, plan: Plan, index: int, result: TensorResult | None) -> Progress:
@@ -167,16 +166,6 @@ class _Clock:
             seconds_left=left,
             result=result,
         )
-
-
-def _cost(t: TensorPlan) -> float:
-    if t.format is None:
-        return t.source_bytes / CHECK_BYTES_PER_SECOND
-    return t.values / RATES.get(t.format_name, DEFAULT_RATE) / 1e6
-
-
-def _rows(t: TensorPlan) -> int:
-    return t.values // t.shape[-1] if t.shape and t.shape[-1] else 1
 
 
 def _write(
