@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ import numpy as np
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.export.layout import PlacedPart
-from core.formats import EncodeOptions, Method
+from core.formats import EncodeOptions, Format, Method
 from core.journal import WrittenBlock
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
@@ -43,7 +45,10 @@ class BlockResult:
 
 
 def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
-    """Blocks of a tensor, in order, small enough that all blocks in flight stay within BLOCK_BUDGET."""
+    """Blocks of a tensor, in order, small enough that all blocks in flight stay within BLOCK_BUDGET.
+
+    A block has at least one row, however long; a tensor without rows is one empty block.
+    """
     values = min(BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1), BLOCK_VALUES)
     height = max(1, min(values // max(1, t.columns), 1 << 16))
     unit = t.format.row_multiple if t.format else 1
@@ -57,7 +62,7 @@ def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
             stop = min(start + height, end)
             out.append(Block(index, start, stop))
             start = stop
-    return out
+    return out or [Block(index, 0, t.rows)]
 
 
 def amax_of(checkpoint: Checkpoint, t: TensorPlan, blocks: list[Block]) -> Iterator[tuple[int, float]]:
@@ -75,6 +80,7 @@ class BlockWorker:
         self._checkpoint = checkpoint
         self._tensors = tensors
         self._files = files
+        self._vast = threading.Lock()  # one at a time of the blocks that are over budget, being a single row
         self._parts: dict[int, list[PlacedPart]] = {}
         for p in parts:
             self._parts.setdefault(p.tensor, []).append(p)
@@ -84,8 +90,11 @@ class BlockWorker:
     def run(self, block: Block, method: Method, amax: float) -> BlockResult:
         """Raises UserError when the values can not be stored, do not survive, or the disk refuses."""
         t = self._tensors[block.tensor]
-        if t.format is None:
-            return self._copy(block, t)
+        vast = (block.stop - block.start) * (t.shape[-1] if t.shape else 1) > BLOCK_VALUES
+        with self._vast if vast else contextlib.nullcontext():
+            return self._copy(block, t) if t.format is None else self._encode(block, t, t.format, method, amax)
+
+    def _encode(self, block: Block, t: TensorPlan, form: Format, method: Method, amax: float) -> BlockResult:
         source = read_mapped(self._checkpoint, t.source, block.start, block.stop)
         options = EncodeOptions(method=method, amax=amax)
         encoded = encode(t, source, options)
@@ -94,13 +103,18 @@ class BlockWorker:
             if not data.size:
                 back.append(data)
                 continue
-            offset = placed.offset + t.format.part_offset(placed.part, t.shape, block.start)
+            offset = placed.offset + form.part_offset(placed.part, t.shape, block.start)
             data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             self._files.write(placed.file, offset, data)
             written.append(WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)))
             back.append(self._files.read(placed.file, offset, data.nbytes))
-        decoded = t.format.decode(back, block.stop - block.start, source.shape[1])
-        check_bound(t, source, decoded, options)
+            if not np.array_equal(back[-1], data):
+                raise UserError(
+                    f"'{t.name}' reads back differently from what was written.",
+                    "Check the disk and the memory of this computer, then resume the run.",
+                )
+        decoded = form.decode(back, block.stop - block.start, source.shape[1])
+        check_bound(t, source, decoded, options, _TOO_WIDE)
         return BlockResult(block, tuple(written), measure(source, decoded))
 
     def constants(self, index: int) -> tuple[WrittenBlock, ...]:
@@ -120,6 +134,12 @@ class BlockWorker:
         offset = placed.offset + placed.nbytes // max(1, t.rows) * block.start
         self._files.write(placed.file, offset, data)
         return BlockResult(block, (WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)),), None)
+
+
+_TOO_WIDE = (
+    "Its values are too large or too small for this format's scales: keep it in 16 bits with a 'keep' rule, or choose "
+    "another format for it."
+)
 
 
 def encode(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
@@ -142,8 +162,8 @@ def encode(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple[n
         ) from None
 
 
-def check_bound(t: TensorPlan, source: np.ndarray, decoded: np.ndarray, options: EncodeOptions) -> None:
-    """Raise UserError when a reconstructed value is further from its source than the format allows."""
+def check_bound(t: TensorPlan, source: np.ndarray, decoded: np.ndarray, options: EncodeOptions, hint: str) -> None:
+    """Raise UserError, with that hint, when a value is further from its source than the format allows."""
     assert t.format is not None
     bound = t.format.bound(options.method)
     group = t.format.bound_group(source.shape[1])
@@ -152,9 +172,9 @@ def check_bound(t: TensorPlan, source: np.ndarray, decoded: np.ndarray, options:
         ratio = float("inf")
     if ratio > bound:
         raise UserError(
-            f"'{t.name}' came back from disk different from what {t.format.name} allows "
+            f"'{t.name}' is further from its source than {t.format.name} allows "
             f"({ratio:.3g} of the group's largest value, at most {bound:.3g}).",
-            "Check the disk and the memory of this computer, then run it again.",
+            hint,
         )
 
 

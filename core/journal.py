@@ -1,20 +1,25 @@
 """The record of an unfinished run, beside its partial output: what is written, so that the job can go on after a crash.
 
-One JSON object a line. The first names the job; each other is a finished tensor with the checksum of every block. A
-line counts only when it is whole, and is written only after the data it speaks of has been synced.
+Each line is a JSON object after its CRC-32 in hex. The first names the job; the others are finished tensors, with the
+checksum of every block, or tensors that have to be written again. A line is written only after the data it speaks of
+has been synced; from the first damaged line on nothing counts.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from core.errors import UserError
 from core.progress import ErrorStats
 
-VERSION = 1
+VERSION = 2
+LOCK_POSITION = 1 << 40  # Windows locks bytes, and no one may read these: far behind the text
 
 
 @dataclass(frozen=True)
@@ -47,26 +52,53 @@ def journal_path(output: Path) -> Path:
 
 def read(path: Path, job: str) -> list[Entry] | None:
     """Finished tensors of that job; None when there is no journal, or it speaks of another job."""
+    head, entries, _ = _parse(path)
+    return entries if head == {"version": VERSION, "job": job} else None
+
+
+def has_begun(path: Path) -> bool:
+    """False when the file ends before its first line does: a run was stopped before it wrote anything."""
     try:
-        lines = path.read_bytes().split(b"\n")
+        with path.open("rb") as file:
+            return b"\n" in file.read(1 << 16)
     except OSError:
-        return None
+        return False
+
+
+def _parse(path: Path) -> tuple[Any, list[Entry], int]:
+    """The first line, the finished tensors in order, and how many bytes can be trusted."""
     try:
-        head = json.loads(lines[0])
-        if head.get("version") != VERSION or head.get("job") != job:
-            return None
-    except (ValueError, AttributeError):
-        return None
-    entries = []
-    for line in lines[1:]:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError:
+        lines = []
+    head: Any = None
+    entries: dict[int, Entry] = {}
+    size = 0
+    for number, line in enumerate(lines):
+        data = _checked(line)
         try:
-            data = json.loads(line)
-            blocks = tuple(WrittenBlock(*b) for b in data["blocks"])
-            error = _stats(data["error"]) if data["error"] else None
-            entries.append(Entry(int(data["tensor"]), blocks, error))
-        except (ValueError, KeyError, TypeError):
-            break  # torn by the crash: what follows can not be trusted
-    return entries
+            if number == 0:
+                head = data
+            elif "again" in data:
+                for tensor in data["again"]:
+                    entries.pop(tensor, None)
+            else:
+                blocks = tuple(WrittenBlock(*b) for b in data["blocks"])
+                error = _stats(data["error"]) if data["error"] else None
+                entries[data["tensor"]] = Entry(data["tensor"], blocks, error)
+        except (KeyError, TypeError):
+            break
+        size += len(line) + 1
+    return head, list(entries.values()), size
+
+
+def _checked(line: bytes) -> Any:
+    """The object of a line, or None when a byte of it has changed."""
+    crc, _, text = line.partition(b" ")
+    try:
+        return json.loads(text) if int(crc, 16) == zlib.crc32(text) else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def _stats(data: dict) -> ErrorStats:
@@ -78,36 +110,70 @@ class Journal:
     """Append-only, locked: a second program that wants the same output is told so."""
 
     def __init__(self, path: Path) -> None:
-        """Open and lock; what the file holds stays until `begin`."""
+        """Open and lock; what the file holds stays until `begin`. Raises UserError when another run has it."""
         self._path = path
-        self._file = path.open("a+b")
+        while True:
+            self._file = path.open("a+b", buffering=0)
+            try:
+                _lock(self._file.fileno(), path)
+            except UserError:
+                self._file.close()
+                raise
+            if self._is_at_its_place():
+                return
+            self._file.close()  # the run that had the lock has just finished and removed the file
+
+    def _is_at_its_place(self) -> bool:
         try:
-            _lock(self._file.fileno(), path)
-        except UserError:
-            self._file.close()
+            return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
+        except OSError:
+            return False
+
+    def begin(self, job: str) -> None:
+        """Start anew: nothing is written yet."""
+        self._file.truncate(0)
+        self._write([{"version": VERSION, "job": job}])
+
+    def go_on(self) -> None:
+        """Cut off a last line that is not whole, so that others can follow."""
+        self._file.truncate(_parse(self._path)[2])
+
+    def append(self, entries: Iterable[Entry]) -> None:
+        """Add finished tensors. Raises OSError when the disk refuses; the file is then as before."""
+        self._write(
+            {
+                "tensor": e.tensor,
+                "blocks": [[b.file, b.offset, b.nbytes, b.crc] for b in e.blocks],
+                "error": asdict(e.error) if e.error else None,
+            }
+            for e in entries
+        )
+
+    def forget(self, tensors: Iterable[int]) -> None:
+        """These tensors are to be written again."""
+        self._write([{"again": list(tensors)}])
+
+    def _write(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        texts = [json.dumps(line).encode() for line in lines]
+        left = memoryview(b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts))
+        size = self._file.seek(0, os.SEEK_END)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(size)
             raise
 
-    def begin(self, job: str, entries: list[Entry]) -> None:
-        """Start anew with these entries."""
-        self._file.truncate(0)
-        self._write({"version": VERSION, "job": job})
-        self.append(entries)
-
-    def append(self, entries: list[Entry]) -> None:
-        for e in entries:
-            blocks = [[b.file, b.offset, b.nbytes, b.crc] for b in e.blocks]
-            self._write({"tensor": e.tensor, "blocks": blocks, "error": asdict(e.error) if e.error else None})
-        self._file.flush()
-        os.fsync(self._file.fileno())
-
-    def _write(self, data: dict) -> None:
-        self._file.write(json.dumps(data).encode() + b"\n")
-
-    def close(self) -> None:
-        """Unlock; a journal in which nothing has begun leaves no file behind."""
-        empty = self._file.seek(0, os.SEEK_END) == 0
+    def close(self, done: bool = False) -> None:
+        """Unlock. The file goes when the run is done, or when nothing has begun."""
+        if self._file.closed:
+            return
+        remove = done or self._file.seek(0, os.SEEK_END) == 0
+        if remove and os.name == "posix":
+            self._path.unlink(missing_ok=True)  # before the lock is given up: another run may wait for it
         self._file.close()
-        if empty:
+        if remove and os.name != "posix":
             self._path.unlink(missing_ok=True)
 
 
@@ -122,6 +188,7 @@ def _lock(fd: int, path: Path) -> None:
         import msvcrt
 
         try:
+            os.lseek(fd, LOCK_POSITION, os.SEEK_SET)
             msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
         except OSError:
             raise busy from None

@@ -13,9 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
+from core.checkpoint.files import cannot_read
 from core.errors import UserError
 from core.export.layout import Layout
-from core.journal import partial_path
+from core.journal import journal_path, partial_path
 from core.units import format_bytes
 
 RESERVE = 16_000_000  # bytes left free beside the output, for the journal and the file system's own needs
@@ -51,27 +52,49 @@ def _explain(e: OSError, path: Path) -> UserError:
 
 def check_output(output: Path, checkpoint: Checkpoint, layout: Layout, overwrite: bool) -> None:
     """Refuse an output that would harm something: the source, an existing file, or a disk without room."""
-    same = UserError("Output and input are the same.", "Choose another name or folder for the output.")
-    resolved = _resolve(output)
-    source = _resolve(checkpoint.path)
-    if resolved == source or any(resolved == _resolve(f) for f in checkpoint.files):
-        raise same
-    if layout.folder and (
-        source.is_relative_to(resolved) or any(_resolve(f).parent == resolved for f in checkpoint.files)
-    ):
-        raise same
-    if output.is_dir() and not layout.folder:
-        raise UserError(
-            f"{output} is a folder; this target writes one file.", f"Name a file, such as {output / 'model.gguf'}."
-        )
-    if output.exists() and not _empty_folder(output):
-        if not overwrite:
-            raise UserError(f"{output} exists already.", "Choose another name, or delete it first.")
-        if layout.folder or output.is_dir():
-            raise UserError(f"{output} exists already, and folders are not replaced.", "Choose another name.")
     with disk_errors(output):
+        if not output.name:
+            raise UserError(f"{output} has no name that could be given to the output.", "Name a file or a new folder.")
+        _check_source(output, checkpoint, layout)
+        if output.is_dir() and not layout.folder:
+            raise UserError(
+                f"{output} is a folder; this target writes one file.", f"Name a file, such as {output / 'model.gguf'}."
+            )
+        if output.is_dir() and (output.is_symlink() or os.path.ismount(output)):
+            raise UserError(f"{output} can not be replaced by a finished folder.", "Name a folder inside it.")
+        if output.exists() and not _empty_folder(output):
+            if not overwrite:
+                raise UserError(f"{output} exists already.", "Choose another name, or delete it first.")
+            if layout.folder or not output.is_file():
+                raise UserError(f"{output} exists already, and only files are replaced.", "Choose another name.")
         output.parent.mkdir(parents=True, exist_ok=True)
         check_space(output, layout)
+
+
+def _check_source(output: Path, checkpoint: Checkpoint, layout: Layout) -> None:
+    """Nothing of the source may lie where the output, its unfinished files or its journal go."""
+    same = UserError("Output and input are the same.", "Choose another name or folder for the output.")
+    source = checkpoint.path
+    files = [source, *checkpoint.files, *checkpoint.side_files]
+    if source.is_dir():
+        files += [source / "config.json", *source.glob("*.index.json")]
+    places = [_resolve(output), _resolve(partial_path(output)), _resolve(journal_path(output))]
+    for file in files:
+        real = _resolve(file)
+        if real in places or real.is_relative_to(places[1]) or (layout.folder and real.is_relative_to(places[0])):
+            raise same
+        if output.exists() and file.exists() and output.samefile(file):
+            raise same
+
+
+def check_leftovers(output: Path) -> None:
+    """Unfinished files are only taken over, or deleted, with the journal that says whose they are."""
+    partial = partial_path(output)
+    if partial.exists() and not journal_path(output).exists():
+        raise UserError(
+            f"{partial.name} lies where the unfinished output goes, and no journal says that it is one.",
+            "Move it away or delete it, or choose another name for the output.",
+        )
 
 
 def check_space(output: Path, layout: Layout) -> None:
@@ -113,21 +136,38 @@ class OutputFiles:
 
     def __init__(self, output: Path, layout: Layout, keep: bool) -> None:
         """keep: go on with files that are there (a resumed run) instead of starting from empty ones."""
-        self._output = output
+        self.output = output
         self._layout = layout
         self._paths = _partial_files(output, layout)
         self._handles: list[int] = []
         self._lock = None if hasattr(os, "pwrite") else threading.Lock()
-        with disk_errors(output):
-            if layout.folder:
-                partial_path(output).mkdir(exist_ok=True)
-            for path, f in zip(self._paths, layout.files, strict=True):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | (0 if keep else os.O_TRUNC)
-                fd = os.open(path, flags, 0o644)
-                self._handles.append(fd)
-                os.ftruncate(fd, f.size)
-                self._pwrite(fd, 0, memoryview(f.header))
+        try:
+            with disk_errors(output):
+                self._open(keep)
+        except UserError:
+            self.close()
+            raise
+
+    def _open(self, keep: bool) -> None:
+        if self._layout.folder:
+            partial_path(self.output).mkdir(exist_ok=True)
+        for number, (path, f) in enumerate(zip(self._paths, self._layout.files, strict=True)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | (0 if keep else os.O_TRUNC)
+            fd = os.open(path, flags, 0o644)
+            self._handles.append(fd)
+            os.ftruncate(fd, f.size)
+            self._pwrite(fd, 0, memoryview(f.header))
+            for offset, nbytes in self._layout.gaps(number) if keep else ():
+                self._pwrite(fd, offset, memoryview(bytes(nbytes)))
+
+    def plain_bytes_intact(self) -> bool:
+        """Whether headers and padding are on the disk as they should be."""
+        return all(
+            self.read(number, 0, len(f.header)).tobytes() == f.header
+            and not any(self.read(number, *gap).any() for gap in self._layout.gaps(number))
+            for number, f in enumerate(self._layout.files)
+        )
 
     @staticmethod
     def present(output: Path, layout: Layout) -> bool:
@@ -138,20 +178,20 @@ class OutputFiles:
         )
 
     def write(self, file: int, offset: int, data: np.ndarray) -> None:
-        with disk_errors(self._output):
+        with disk_errors(self.output):
             self._pwrite(self._handles[file], offset, memoryview(data))
 
     def read(self, file: int, offset: int, nbytes: int) -> np.ndarray:
         """Bytes as uint8. Raises UserError when the file ends before them."""
         out = np.empty(nbytes, np.uint8)
-        with disk_errors(self._output):
+        with disk_errors(self.output):
             got = self._pread(self._handles[file], offset, memoryview(out))
         if got != nbytes:
             raise UserError(f"{self._paths[file]} became shorter while it was written.", "Run the conversion again.")
         return out
 
     def sync(self) -> None:
-        with disk_errors(self._output):
+        with disk_errors(self.output):
             for fd in self._handles:
                 os.fsync(fd)
 
@@ -167,26 +207,49 @@ class OutputFiles:
             os.close(fd)
         self._handles = []
 
-    def finish(self) -> int:
-        """Write the side files, sync, give the output its name, and return its bytes. The files are closed."""
-        partial = partial_path(self._output)
-        with disk_errors(self._output):
-            for name, content in self._layout.extras:
-                target = partial / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(content, bytes):
-                    target.write_bytes(content)
-                else:
-                    shutil.copyfile(content, target)
-                with target.open("rb+") as f:
-                    os.fsync(f.fileno())
+    def finish(self, overwrite: bool) -> None:
+        """Write the side files, sync, and give the output its name. The files are closed.
+
+        Raises UserError, and leaves the output unfinished, when a file has come to have that name meanwhile, or when
+        the bytes are not those of the layout.
+        """
+        partial = partial_path(self.output)
+        with disk_errors(self.output):
+            if self._layout.folder:
+                self._write_extras(partial)
             self.close()
-            if self._output.is_dir():
-                self._output.rmdir()  # an empty folder that the user made
-            partial.replace(self._output)
-            _sync_folder(self._output.parent)
-            files = [f for f in self._output.rglob("*") if f.is_file()] if self._layout.folder else [self._output]
-            return sum(f.stat().st_size for f in files)
+            actual, planned = output_size(partial), self._layout.total_bytes
+            if actual != planned:
+                raise UserError(
+                    f"The output has {actual:,} bytes where {planned:,} were planned.",
+                    "Run it again; if nothing has changed in the source's folder, report this with the command.",
+                )
+            if _empty_folder(self.output):
+                self.output.rmdir()  # the user made it
+            elif self.output.exists() and (self._layout.folder or not overwrite):
+                raise UserError(f"{self.output} exists by now.", "Move it away, then resume the run.")
+            partial.replace(self.output)
+            _sync_folder(self.output.parent)
+
+    def _write_extras(self, partial: Path) -> None:
+        expected = {partial / name for name, _ in self._layout.extras} | set(self._paths)
+        for stale in [p for p in partial.rglob("*") if p.is_file() and p not in expected]:
+            stale.unlink()  # of an earlier attempt, when the source's folder had another file
+        for name, content in self._layout.extras:
+            target = partial / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, bytes):
+                target.write_bytes(content)
+            else:
+                try:
+                    content.stat()
+                except OSError as e:
+                    raise cannot_read(content, e) from e
+                shutil.copyfile(content, target)
+            with target.open("rb+") as f:
+                os.fsync(f.fileno())
+            _sync_folder(target.parent)
+        _sync_folder(partial)
 
     def _pwrite(self, fd: int, offset: int, data: memoryview) -> None:
         while data.nbytes:
@@ -223,6 +286,11 @@ def discard(output: Path) -> None:
             shutil.rmtree(partial)
         else:
             partial.unlink(missing_ok=True)
+
+
+def output_size(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder."""
+    return sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else path.stat().st_size
 
 
 def _sync_folder(path: Path) -> None:

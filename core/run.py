@@ -19,9 +19,9 @@ import psutil
 from core.blocks import Block, BlockResult, BlockWorker, amax_of, split
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
-from core.journal import Entry, Journal, WrittenBlock, journal_path, partial_path, read
+from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
 from core.metrics.error import ErrorSum
-from core.output import OutputFiles, check_output, discard, disk_errors
+from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
 from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, thread_seconds
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
@@ -59,7 +59,8 @@ def job_id(plan: Plan) -> str:
 
 def unfinished(output: Path, plan: Plan) -> bool:
     """True when a run of this very job was interrupted and can go on."""
-    return read(journal_path(output), job_id(plan)) is not None and OutputFiles.present(output, plan.layout)
+    entries = read(journal_path(output), job_id(plan))
+    return entries is not None and (OutputFiles.present(output, plan.layout) or _is_named(output, plan, entries))
 
 
 def run(
@@ -77,63 +78,79 @@ def run(
     any unfinished output of that name starts anew. Raises UserError, or Cancelled, which leaves a resumable state.
     """
     output = Path(output).absolute()
-    check_output(output, checkpoint, plan.layout, overwrite)
     job = job_id(plan)
+    clock = _Clock(plan)
+    if resume and (entries := read(journal_path(output), job)) and _is_named(output, plan, entries):
+        journal_path(output).unlink(missing_ok=True)  # all that was left to do when the run was stopped
+        return _run_result(output, plan, entries, clock)
+    check_output(output, checkpoint, plan.layout, overwrite)
+    check_leftovers(output)
     with disk_errors(output):
         journal = Journal(journal_path(output))
+    files = None
+    finished = False
     try:
-        done = _resumable(output, plan, job) if resume else None
-        if done is None:
-            discard(output)
-        files = OutputFiles(output, plan.layout, keep=done is not None)
-        journal.begin(job, done or [])
-    except BaseException:
-        journal.close()
-        raise
-    clock = _Clock(plan, done or [])
-    try:
+        check_output(output, checkpoint, plan.layout, overwrite)  # another run may have ended since
+        done = _resumable(output, plan, job) if resume else []
+        with disk_errors(output):
+            if done:
+                journal.go_on()
+            else:
+                journal.begin(job)  # before the old files go: it must never speak of files that are not there
+                discard(output)
+        clock.skip(plan, done)
+        files = OutputFiles(output, plan.layout, keep=bool(done))
         threads = threads or worker_count()
-        entries = yield from _write(plan, checkpoint, files, journal, done or [], token, clock, threads)
+        entries = yield from _write(plan, checkpoint, files, journal, done, token, clock, threads)
         files.sync()
-        yield from _verify(plan, files, entries, token, clock, threads)
-        actual = files.finish()
-        if actual != plan.bytes_total:
-            raise UserError(
-                f"The output has {actual:,} bytes where {plan.bytes_total:,} were planned.",
-                "This is a fault of Bitsmith; please report it with the command that led here.",
-            )
-        journal_path(output).unlink(missing_ok=True)
+        yield from _verify(plan, files, journal, entries, token, clock, threads)
+        files.finish(overwrite)
+        finished = True
     finally:
-        files.close()
-        journal.close()
-    results = tuple(_result(plan.tensors[e.tensor], e.error) for e in entries)
-    return RunResult(output, plan.bytes_total, actual, clock.elapsed, peak_rss_bytes(), results)
+        if files is not None:
+            files.close()
+        journal.close(done=finished)
+    return _run_result(output, plan, entries, clock)
 
 
-def _resumable(output: Path, plan: Plan, job: str) -> list[Entry] | None:
+def _run_result(output: Path, plan: Plan, entries: list[Entry], clock: _Clock) -> RunResult:
+    results = tuple(_result(plan.tensors[e.tensor], e.error) for e in sorted(entries, key=lambda e: e.tensor))
+    return RunResult(output, plan.bytes_total, output_size(output), clock.elapsed, peak_rss_bytes(), results)
+
+
+def _is_named(output: Path, plan: Plan, entries: list[Entry]) -> bool:
+    """True when a run was stopped between giving the verified output its name and removing the journal."""
+    whole = len(entries) == len(plan.tensors) and output.exists() and not partial_path(output).exists()
+    return whole and output_size(output) == plan.bytes_total
+
+
+def _resumable(output: Path, plan: Plan, job: str) -> list[Entry]:
+    """What is finished already; nothing when the run has to start anew."""
     entries = read(journal_path(output), job)
-    if entries is not None and OutputFiles.present(output, plan.layout):
-        return entries
-    if partial_path(output).exists():
+    if entries is None and has_begun(journal_path(output)) and partial_path(output).exists():
         raise UserError(
             "The unfinished output there belongs to another source, recipe or version.",
             f"Delete {partial_path(output).name}, or run without resuming to start anew.",
         )
-    return None
+    return entries if entries and OutputFiles.present(output, plan.layout) else []
 
 
 class _Clock:
     """Work done and left. Each tensor is weighed by what its format costs, each byte of the check by reading it."""
 
-    def __init__(self, plan: Plan, done: list[Entry]) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._start = time.monotonic()
         self._cost = [thread_seconds(t) for t in plan.tensors]
         self._rows = [max(1, t.rows) for t in plan.tensors]
         self.check_bytes = sum(p.nbytes for p in plan.layout.parts)
         self.bytes_total = plan.source_bytes_read + self.check_bytes
         self._total = sum(self._cost) + self.check_bytes / DISK_BYTES_PER_SECOND
-        self._skipped = sum(self._cost[e.tensor] for e in done)
-        self._done = self._skipped
+        self._skipped = self._done = 0.0
+        self.bytes_done = 0
+
+    def skip(self, plan: Plan, done: list[Entry]) -> None:
+        """What an earlier run has finished."""
+        self._skipped = self._done = sum(self._cost[e.tensor] for e in done)
         self.bytes_done = sum(plan.tensors[e.tensor].source_bytes for e in done)
 
     @property
@@ -191,7 +208,8 @@ def _write(
         nonlocal waiting, synced
         if waiting:
             files.sync()
-            journal.append(waiting)
+            with disk_errors(files.output):
+                journal.append(waiting)
         waiting, synced = [], time.monotonic()
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-block")
@@ -267,24 +285,45 @@ def _blocks(
 
 
 def _verify(
-    plan: Plan, files: OutputFiles, entries: list[Entry], token: CancelToken, clock: _Clock, threads: int
+    plan: Plan,
+    files: OutputFiles,
+    journal: Journal,
+    entries: list[Entry],
+    token: CancelToken,
+    clock: _Clock,
+    threads: int,
 ) -> Generator[Progress, None, None]:
-    """Read the whole output back from the disk and compare every block's checksum with the one it was written with."""
+    """Read the whole output back from the disk and compare every block's checksum with the one it was written with.
+
+    The journal forgets the tensors that differ, so that a resumed run writes them again.
+    """
     files.drop_cache()
-    for i, f in enumerate(plan.layout.files):
-        if files.read(i, 0, len(f.header)).tobytes() != f.header:
-            raise _unreliable("The header")
+    bad = [] if files.plain_bytes_intact() else ["The header"]
+    again = []
 
     def intact(e: Entry) -> bool:
         return not token.cancelled and all(_crc_on_disk(files, b) == b.crc for b in e.blocks)
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-verify") as pool:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-verify")
+    try:
         for e, good in zip(entries, pool.map(intact, entries), strict=True):
             token.check()
             if not good:
-                raise _unreliable(f"'{plan.tensors[e.tensor].name}'")
+                again.append(e.tensor)
+                bad.append(f"'{plan.tensors[e.tensor].name}'")
             clock.checked(sum(b.nbytes for b in e.blocks))
             yield clock.progress("verifying", plan, e.tensor, None)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    if bad:
+        with disk_errors(files.output):
+            journal.forget(again)
+        more = f" (and {len(bad) - 1:,} more)" if len(bad) > 1 else ""
+        raise UserError(
+            f"{bad[0]}{more} reads back differently from what was written.",
+            "Resume the run: only what differs is written again. If it happens once more, the disk or the memory of "
+            "this computer is unreliable.",
+        )
 
 
 def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:
@@ -292,13 +331,6 @@ def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:
     for start in range(0, b.nbytes, VERIFY_CHUNK):
         crc = zlib.crc32(files.read(b.file, b.offset + start, min(VERIFY_CHUNK, b.nbytes - start)), crc)
     return crc
-
-
-def _unreliable(what: str) -> UserError:
-    return UserError(
-        f"{what} reads back differently from what was written.",
-        "The disk or the memory of this computer is unreliable; check it, then run again.",
-    )
 
 
 def _result(t: TensorPlan, error: ErrorStats | None) -> TensorResult:

@@ -65,12 +65,15 @@ def verify_against(
             want = read_mapped(source, t.source, b.start, b.stop)
             got = reader.rows(t, b.start, b.stop)
             if t.format is not None:
-                check_bound(t, want, got, EncodeOptions(method=plan.recipe.method, amax=amax))
+                check_bound(t, want, got, EncodeOptions(method=plan.recipe.method, amax=amax), _ANOTHER)
             total.add(measure(want, got))
         stats = total.stats()
         if t.format is None and stats.max_error:
             raise UserError(f"'{t.name}' should be an exact copy and is not.", "Run the conversion again.")
         yield i, TensorResult(t.name, t.format_name, t.bytes.total, stats)
+
+
+_ANOTHER = "The output is damaged, or was made from another source or by another recipe: run the conversion again."
 
 
 class _Parts:

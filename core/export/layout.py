@@ -5,7 +5,9 @@ A layout is pure: the runner opens the files, writes each header, fills each par
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 
@@ -53,11 +55,22 @@ class Layout:
         """Zero bytes between and after tensors; the padding inside a header counts as header."""
         return sum(f.size for f in self.files) - self.header_bytes - sum(p.nbytes for p in self.parts)
 
-    @property
+    @cached_property
     def extra_bytes(self) -> int:
+        """Looked up once: what was planned stays so, whatever becomes of the files."""
         return sum(len(c) if isinstance(c, bytes) else c.stat().st_size for _, c in self.extras)
 
     @property
     def total_bytes(self) -> int:
         """Exact bytes of everything that is written."""
         return sum(f.size for f in self.files) + self.extra_bytes
+
+    def gaps(self, file: int) -> Iterator[tuple[int, int]]:
+        """Padding of a file as (offset, bytes), in order: what lies behind the header and in no part."""
+        end = len(self.files[file].header)
+        for part in sorted((p for p in self.parts if p.file == file), key=lambda p: p.offset):
+            if part.offset > end:
+                yield end, part.offset - end
+            end = part.offset + part.nbytes
+        if self.files[file].size > end:
+            yield end, self.files[file].size - end

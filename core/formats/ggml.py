@@ -143,6 +143,8 @@ class GgmlBlock(Format):
             return "it has no values"
         if shape[-1] % self.contract.block:
             return f"rows of {shape[-1]:,} values do not divide into blocks of {self.contract.block}"
+        if self.contract.tensor_scale and len(shape) > 3:
+            return "its scales are one a matrix, or one an expert of a stack"
         return ""
 
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
