@@ -12,7 +12,7 @@ from core.checkpoint.quantized_source import quantized_source
 from core.errors import UserError
 from core.export.compressed_tensors import Scheme, compressed_tensors_layout
 from core.export.gguf import gguf_layout, requantized_metadata
-from core.export.gguf_values import QUANTIZATION_VERSION, GGUFValue, encode_record, u32
+from core.export.gguf_values import GGUFValue, encode_record, u32
 from core.export.layout import Layout
 from core.formats import Part
 from core.formats.pack_quantized import PackQuantized
@@ -60,8 +60,8 @@ def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
         values: Mapping[str, GGUFValue | bytes] = requantized_metadata(checkpoint, target.file_type)
         mapped = identity_tensors(checkpoint)
     else:
-        values = gguf_metadata(checkpoint, target.file_type)
         mapped = map_tensors(checkpoint)
+        values = gguf_metadata(checkpoint, target.file_type, mapped)
     records = {k: v if isinstance(v, bytes) else encode_record(k, v) for k, v in values.items()}
     return Prepared(mapped, model, records)
 
@@ -81,24 +81,17 @@ def part_name(tensor: str, suffix: str) -> str:
 def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, tensors: Sequence[TensorPlan]) -> Layout:
     """Exact offsets of every part. `PlacedPart.tensor` counts `tensors`, `part` counts `stored_parts`."""
     flat = [(i, j, p) for i, t in enumerate(tensors) for j, p in enumerate(stored_parts(t))]
-    names = [part_name(tensors[i].name, p.suffix) for i, _, p in flat]
+    arrays = [(part_name(tensors[i].name, p.suffix), p.shape, p.dtype, p.nbytes) for i, _, p in flat]
     if target.is_folder:
         schemes = {
             t.name: Scheme(t.format.bits, t.format.group, t.format.symmetric)
             for t in tensors
             if isinstance(t.format, PackQuantized)
         }
-        arrays = [(n, p.shape, p.dtype, p.nbytes) for n, (_, _, p) in zip(names, flat, strict=True)]
         layout = compressed_tensors_layout(checkpoint, arrays, schemes)
     else:
-        metadata = dict(prepared.metadata)
-        metadata["general.file_type"] = encode_record("general.file_type", u32(target.file_type))
-        metadata["general.quantization_version"] = encode_record(
-            "general.quantization_version", u32(QUANTIZATION_VERSION)
-        )
-        layout = gguf_layout(
-            [(n, p.shape, p.dtype, p.nbytes) for n, (_, _, p) in zip(names, flat, strict=True)], metadata
-        )
+        # What was prepared names the target that it was first prepared for.
+        layout = gguf_layout(arrays, {**prepared.metadata, "general.file_type": u32(target.file_type)})
     parts = tuple(replace(p, tensor=flat[p.tensor][0], part=flat[p.tensor][1]) for p in layout.parts)
     return replace(layout, parts=parts)
 

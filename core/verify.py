@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
+import numpy as np
+
 from core.blocks import check_bound, split
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats import EncodeOptions
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
-from core.placement import stored_parts
+from core.placement import part_name, stored_parts
 from core.plan import Plan, TensorPlan
 from core.progress import CancelToken, TensorResult
 from core.threads import worker_count
@@ -83,9 +85,8 @@ class _Parts:
         self._output = output
         self._tensors = {t.name: t for t in output.tensors}
 
-    def rows(self, t: TensorPlan, start: int, stop: int):  # type: ignore[no-untyped-def]
-        from core.placement import part_name
-
+    def rows(self, t: TensorPlan, start: int, stop: int) -> np.ndarray:
+        """Rows start…stop as float32. Raises UserError for a part that is missing or has another size."""
         parts = stored_parts(t)
         infos = []
         for p in parts:
@@ -102,12 +103,8 @@ class _Parts:
             if j in t.format.constant_parts(t.shape):
                 raw.append(self._output.read_raw(info).reshape(-1))
                 continue
-            whole = self._output.read_raw(info).reshape(-1) if j > 1 else None
-            first = t.format.part_offset(j, t.shape, start)
-            last = t.format.part_offset(j, t.shape, stop)
-            if whole is None:
-                per_row = p.nbytes // p.shape[0]
-                raw.append(self._output.read_raw(info, first // per_row, last // per_row).reshape(-1))
-            else:
-                raw.append(whole[first:last])
+            # Rows of the stored array, which are not the tensor's where zero points are packed along them.
+            row_bytes = p.nbytes // p.shape[0]
+            first, last = (t.format.part_offset(j, t.shape, row) // row_bytes for row in (start, stop))
+            raw.append(self._output.read_raw(info, first, last).reshape(-1))
         return t.format.decode(raw, stop - start, t.shape[-1])
