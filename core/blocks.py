@@ -20,10 +20,10 @@ from core.models.read_mapped import read_mapped
 from core.output import OutputFiles
 from core.plan import BLOCK_BUDGET, TensorPlan
 from kernels import ops
+from kernels.layouts import F16_MAX
 
 BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
 BLOCK_VALUES = 1 << 21  # more is no faster: the block leaves the cache
-F16_MAX = 65504.0
 
 
 @dataclass(frozen=True)

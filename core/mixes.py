@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from core.models.shape import ModelShape
 from core.targets import Kind, Target
 from core.tensor_info import Role
-
-FLOATS = ("F32", "F16", "BF16")
+from kernels.layouts import PLAIN_KINDS
 
 # Block of 256 that does not divide the row → the type llama.cpp takes instead.
 SMALLER_BLOCK = {
@@ -57,7 +56,7 @@ def more_bits(i: int, n: int) -> bool:
 def choose(target: Target, t: Subject, model: ModelShape | None, tied: bool, importance: bool) -> Choice:
     """The type of a quantizable tensor, before its row length is looked at (but for the output head's own rule)."""
     base = target.base
-    if base in FLOATS:
+    if base in PLAIN_KINDS:
         return Choice(base, "the target's type")
     if base == "NVFP4" and t.role is Role.EMBED:
         return Choice("Q8_0", "llama.cpp reads no tensor scale for the embedding")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kernels import cpu, dispatch
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, SOURCE_KINDS
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.reference import bits as bits_reference
 from kernels.reference import blocks, floats, groups, statistics
 
@@ -119,7 +119,7 @@ _REFERENCES: dict[str, Callable[..., Any]] = {
     "max_group_error_ratio": statistics.max_group_error_ratio,
 }
 
-_ENCODED = tuple(kind for kind in BLOCK_KINDS if kind not in ("F32", "F16", "BF16"))  # those go by to_half
+_ENCODED = tuple(kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS)  # those go by to_half
 dispatch.register("encode_blocks", "reference", blocks.encode_blocks, variants=_ENCODED)
 dispatch.register("decode_blocks", "reference", blocks.decode_blocks, variants=_ENCODED + SOURCE_KINDS)
 for _op, _function in _REFERENCES.items():

@@ -72,8 +72,10 @@ LAYOUTS: dict[str, Layout] = {layout.name: layout for layout in _ALL}
 BY_ID: dict[int, Layout] = {layout.id: layout for layout in _ALL}
 
 # What `encode_blocks` writes and `decode_blocks` reads with compiled kernels.
+PLAIN_KINDS = ("F32", "F16", "BF16")
 BLOCK_KINDS = (
-    *("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
+    *PLAIN_KINDS,
+    *("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"),
     *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "TQ1_0", "TQ2_0", "MXFP4", "NVFP4"),
 )
 # Read only, through the `gguf` package: their codebooks are of no use to an encoder of ours.
@@ -81,5 +83,6 @@ SOURCE_KINDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_
 
 E2M1_LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # codes 0…7; 8…15 are the same negated (OCP MX v1.0)
 IQ4_LEVELS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+E2M1_MAX = E2M1_LEVELS[-1]
 E4M3_MAX = 448.0
-NVFP4_GROUP = 16
+F16_MAX = 65504.0

@@ -14,13 +14,10 @@ import numpy as np
 
 from kernels import backends as _backends  # noqa: F401  (registers every implementation)
 from kernels import dispatch
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, SOURCE_KINDS
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.reference import floats
 
-_PLAIN = ("F32", "F16", "BF16")
 SCALE_TYPES = ("F16", "BF16", "F32")
-
-
 # What `to_float32` reads, by safetensors name.
 ELEMENT_TYPES = frozenset({*floats.NUMPY_TYPES, *floats.HALVES, *floats.FLOAT8})
 
@@ -60,7 +57,7 @@ def encode_blocks(
     if kind not in BLOCK_KINDS:
         raise ValueError(f"{kind} can not be written")
     x = _matrix(x)
-    if kind in _PLAIN:
+    if kind in PLAIN_KINDS:
         return from_float32(x, kind, threads)
     LAYOUTS[kind].row_bytes(x.shape[1])
     if not tensor_scale > 0:
@@ -80,7 +77,7 @@ def decode_blocks(kind: str, data: np.ndarray, columns: int, threads: int = 1, t
     row_bytes = LAYOUTS[kind].row_bytes(columns)
     if data.shape[1] != row_bytes:
         raise ValueError(f"{columns} values of {kind} are rows of {row_bytes} bytes, not {data.shape[1]}")
-    if kind in _PLAIN:
+    if kind in PLAIN_KINDS:
         return to_float32(data, kind, threads)
     return dispatch.find("decode_blocks", kind).function(kind, data, columns, tensor_scale, threads)
 

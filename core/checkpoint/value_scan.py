@@ -12,9 +12,9 @@ from core.checkpoint.dtypes import can_decode, is_float
 from core.checkpoint.findings import Finding
 from core.progress import CancelToken
 from core.tensor_info import Role, TensorInfo
+from kernels.layouts import F16_MAX
 
 BLOCK_VALUES = 1 << 22  # values read at once: 16 MiB as float32
-F16_MAX = 65504.0
 # A block's scale is stored as float16; one below half the smallest subnormal, 2^-25, becomes 0 and so does the block.
 Q8_0_FLUSH = 127 * 2.0**-25  # Q8_0: scale = largest |x| / 127, 32 values
 Q6_K_FLUSH = 32 * 128 * 2.0**-25  # Q6_K: scale = largest |x| / (32 · 128), 256 values

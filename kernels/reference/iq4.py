@@ -7,6 +7,7 @@ import numpy as np
 from kernels.layouts import IQ4_LEVELS
 from kernels.reference.arithmetic import column_bytes, inverse
 from kernels.reference.kquants import nearest_scale
+from kernels.reference.legacy import pack_nibbles
 from kernels.reference.search import LARGEST_SUM, StoredScale, normalise, store_scale
 from kernels.reference.search_symmetric import (
     Codes,
@@ -40,9 +41,8 @@ _VALUES = Codes(lambda scaled: _LEVELS[_codes(scaled)], float(_LEVELS[-1]), 12.0
 
 
 def _nibbles(codes: np.ndarray) -> np.ndarray:
-    """32 codes in 16 bytes: value j beside value 16 + j."""
-    pairs = codes.astype(np.uint8).reshape(len(codes), -1, 2, 16)
-    return (pairs[:, :, 0] | pairs[:, :, 1] << 4).reshape(len(codes), -1)
+    """Every 32 codes in 16 bytes."""
+    return pack_nibbles(codes.astype(np.uint8).reshape(-1, 32)).reshape(len(codes), -1)
 
 
 def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:

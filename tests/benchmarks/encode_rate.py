@@ -22,7 +22,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kernels import dispatch, ops
-from kernels.layouts import BLOCK_KINDS, LAYOUTS
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 
 
 class Ggml:
@@ -72,7 +72,7 @@ def rates(ours, theirs, values: int, seconds: float) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ggml", default=None, help="shared library with ggml_quantize_chunk")
-    parser.add_argument("--types", default=",".join(kind for kind in BLOCK_KINDS if kind not in ("F32", "F16", "BF16")))
+    parser.add_argument("--types", default=",".join(kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS))
     parser.add_argument("--isa", default=None, help="force a backend, such as cpu:avx2")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--columns", type=int, default=4096)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from kernels import dispatch, ops
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, SOURCE_KINDS
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 
-KINDS = [kind for kind in BLOCK_KINDS if kind not in ("F32", "F16", "BF16")]
+KINDS = [kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS]
 PLAIN_IN_GGUF = ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "TQ1_0", "TQ2_0", "MXFP4"]
 # What the formats promise: the largest |x̂ − x| as a share of the largest |x| of the scale's values.
 CLIPPING = {"Q8_0": 0.006, "Q4_0": 0.35, "Q4_1": 0.35, "Q5_0": 0.2, "Q5_1": 0.2, "TQ1_0": 1, "TQ2_0": 1}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from kernels import cpu, dispatch, ops
-from kernels.layouts import BLOCK_KINDS, BY_ID, LAYOUTS, SOURCE_KINDS
+from kernels.layouts import BLOCK_KINDS, BY_ID, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,7 +32,7 @@ def test_layouts_are_those_of_gguf_and_of_the_compiled_kernels() -> None:
 
 def test_the_report_names_every_operation_and_block_type() -> None:
     lines = {(line.op, line.variant): line for line in dispatch.report()}
-    assert {variant for op, variant in lines if op == "encode_blocks"} == set(BLOCK_KINDS) - {"F32", "F16", "BF16"}
+    assert {variant for op, variant in lines if op == "encode_blocks"} == set(BLOCK_KINDS) - set(PLAIN_KINDS)
     best = dispatch.backends()[0]
     assert lines["encode_blocks", "Q8_0"].backend == best
     assert lines["scan", ""].backend == best

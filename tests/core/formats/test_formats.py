@@ -10,12 +10,11 @@ from core.contract import PerChannel
 from core.formats import FORMATS, EncodeOptions, Format, Method
 from core.formats.pack_quantized import PackQuantized
 from kernels import dispatch
-from kernels.layouts import BLOCK_KINDS, LAYOUTS
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 
 EVERY = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f"{f.container}-{f.name}")
 SCALED = pytest.mark.parametrize("fmt", [f for f in FORMATS if f.contract.scale], ids=lambda f: f.name)
 METHODS = tuple(Method)
-FLOATS = ("F32", "F16", "BF16")
 
 
 def unit(fmt: Format) -> int:
@@ -71,7 +70,7 @@ def test_the_list_is_whole() -> None:
     assert len(set(names)) == len(names)
     assert {name for container, name in names if container == "gguf"} == set(BLOCK_KINDS)
     schemes = {f"w{b}a16-{g}{s}" for b in (4, 8) for g in ("g32", "g64", "g128", "channel") for s in ("", "-asym")}
-    assert {name for container, name in names if container == "safetensors"} == schemes | set(FLOATS)
+    assert {name for container, name in names if container == "safetensors"} == schemes | set(PLAIN_KINDS)
 
 
 @EVERY
