@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from core.checkpoint.files import LFS_PREFIX, cannot_read, read_start
+from core.checkpoint.findings import some
 from core.errors import UserError
 
 MAX_JSON = 64 << 20
@@ -118,7 +119,7 @@ def _from_index(folder: Path, index_path: Path, present: Sequence[Path], unfinis
         others = [entry.name for entry in present if entry.name not in names]
         if others and len(missing) == len(names):
             raise UserError(
-                f"{index_path.name} names {_some(missing)}, but the files there are {_some(others)}.",
+                f"{index_path.name} names {some(missing)}, but the files there are {some(others)}.",
                 "Download the index that belongs to these files, or delete it if there is one file only.",
             )
         raise missing_shards(missing, len(names), unfinished)
@@ -141,7 +142,7 @@ def _without_index(folder: Path, weights: Sequence[Path], unfinished: tuple[str,
         return (weights[0],)
     raise UserError(
         f"This folder holds {len(weights)} weight files that do not say how they belong together: "
-        f"{_some([w.name for w in weights])}.",
+        f"{some([w.name for w in weights])}.",
         "Open one of the files, or add the index that came with them.",
     )
 
@@ -150,13 +151,8 @@ def missing_shards(missing: Sequence[str], total: int, unfinished: Sequence[str]
     """The error for parts of a model that are not there."""
     hint = "Download the missing files into the same folder."
     if unfinished:
-        hint = f"The download is not finished ({_some(unfinished)}): start it again, it goes on where it was."
-    return UserError(f"{len(missing)} of the model's {total} weight files are missing: {_some(missing)}.", hint)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
+        hint = f"The download is not finished ({some(unfinished)}): start it again, it goes on where it was."
+    return UserError(f"{len(missing)} of the model's {total} weight files are missing: {some(missing)}.", hint)
 
 
 def _unfinished(folder: Path, entries: Iterable[Path]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from core.checkpoint.base import Container
 from core.checkpoint.dtypes import is_plausible, tensor_bytes
+from core.checkpoint.findings import some
 from core.checkpoint.gguf_header import GgufHeader, RawTensor, read_header
 from core.checkpoint.reading import FileCheckpoint, row_range
 from core.checkpoint.safetensors import tie_and_check
@@ -108,9 +109,8 @@ def split_parts(path: Path) -> list[Path]:
     ]
     missing = [part.name for part in parts if not part.exists()]
     if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise UserError(
-            f"{len(missing)} of {count} parts of this model are missing: {', '.join(missing[:3])}{more}.",
+            f"{len(missing)} of {count} parts of this model are missing: {some(missing)}.",
             "Download the missing parts into the same folder.",
         )
     return parts

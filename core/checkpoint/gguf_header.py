@@ -13,22 +13,10 @@ import numpy as np
 
 from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_exactly
 from core.errors import UserError
+from core.export.gguf_values import CODES, GGUFType
 
-# Value types of the format. Array: u32 element type, u64 count, elements. String: u64 length, UTF-8.
-SCALARS = {
-    0: "<u1",
-    1: "<i1",
-    2: "<u2",
-    3: "<i2",
-    4: "<u4",
-    5: "<i4",
-    6: "<f4",
-    7: "<u1",
-    10: "<u8",
-    11: "<i8",
-    12: "<f8",
-}
-BOOL, STRING, ARRAY = 7, 8, 9
+# Numbers and truth values as numpy reads them; a truth value is a byte.
+SCALARS = {int(kind): "<u1" if kind is GGUFType.BOOL else f"<{code}" for kind, code in CODES.items()}
 _WIDTH = {kind: np.dtype(dtype).itemsize for kind, dtype in SCALARS.items()}
 
 MAX_KEYS = 1 << 16
@@ -151,11 +139,11 @@ def read_records(cursor: Cursor, count: int) -> dict[str, KeyRecord]:
         key = cursor.string(MAX_KEY_BYTES)
         kind, element, items = cursor.u32(), -1, 0
         value = cursor.pos
-        if kind == STRING:
+        if kind == GGUFType.STRING:
             cursor.skip(cursor.u64())
-        elif kind == ARRAY:
+        elif kind == GGUFType.ARRAY:
             element, items = cursor.u32(), cursor.u64()
-            if element == STRING:
+            if element == GGUFType.STRING:
                 cursor.skip_strings(items)
             elif element in _WIDTH:
                 cursor.skip(items * _WIDTH[element])
@@ -231,14 +219,14 @@ class LazyMetadata(Mapping[str, Any]):
 
     @staticmethod
     def _decode(record: KeyRecord, raw: bytes) -> Any:
-        if record.kind == STRING:
+        if record.kind == GGUFType.STRING:
             return raw[8:].decode("utf-8", "replace")
-        if record.kind != ARRAY:
+        if record.kind != GGUFType.ARRAY:
             value = np.frombuffer(raw, SCALARS[record.kind])[0].item()
-            return bool(value) if record.kind == BOOL else value
-        if record.element != STRING:
+            return bool(value) if record.kind == GGUFType.BOOL else value
+        if record.element != GGUFType.STRING:
             array = np.frombuffer(raw, SCALARS[record.element], offset=12)
-            return array != 0 if record.element == BOOL else array
+            return array != 0 if record.element == GGUFType.BOOL else array
         texts, at, unpack = [], 12, _U64.unpack_from
         for _ in range(record.count):
             end = at + 8 + unpack(raw, at)[0]

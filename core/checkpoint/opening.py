@@ -7,6 +7,7 @@ from pathlib import Path
 
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.files import cannot_read, check_is_weights, read_start
+from core.checkpoint.findings import some
 from core.checkpoint.folder import (
     PYTORCH_INDEX,
     PYTORCH_SUFFIXES,
@@ -99,7 +100,7 @@ def _open_folder(folder: Path) -> Checkpoint:
         if set(models) <= set(first):
             return open_gguf(models[0])
         raise UserError(
-            f"This folder holds {len(models)} GGUF files: {_some([g.name for g in models])}.",
+            f"This folder holds {len(models)} GGUF files: {some([g.name for g in models])}.",
             "Open the one that you want.",
         )
     raise _no_model(folder, entries, weights.unfinished)
@@ -115,7 +116,7 @@ def _no_model(folder: Path, entries: Sequence[Path], unfinished: Sequence[str]) 
         )
     if unfinished:
         return UserError(
-            f"The download in {folder.name} is not finished ({_some(unfinished)}).",
+            f"The download in {folder.name} is not finished ({some(unfinished)}).",
             "Start it again: it goes on where it was.",
         )
     try:
@@ -132,21 +133,16 @@ def _no_model(folder: Path, entries: Sequence[Path], unfinished: Sequence[str]) 
     below = [f.name for f in folders[:1000] if any(f.glob("*.safetensors")) or any(f.glob("*.gguf"))]
     if below:
         return UserError(
-            f"{folder.name} holds no model itself, but the folder {_some(below)} does.", "Open that folder."
+            f"{folder.name} holds no model itself, but the folder {some(below)} does.", "Open that folder."
         )
     if not entries:
         return UserError(f"The folder {folder.name or folder} is empty.", "Open the folder that has the model in it.")
     other = [e.name for e in entries if e.suffix in _FOREIGN]
     if other:
         return UserError(
-            f"{folder.name} only holds weights in a format that can not be opened: {_some(other)}.",
+            f"{folder.name} only holds weights in a format that can not be opened: {some(other)}.",
             "Download the model's .safetensors files.",
         )
     if "config.json" in names:
         return UserError(f"{folder.name} has a config but no weights.", "Download the .safetensors files too.")
     return UserError(f"{folder.name} holds no weights.", "Open a folder with .safetensors or .gguf files.")
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more

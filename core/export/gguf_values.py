@@ -35,7 +35,8 @@ class GGUFType(IntEnum):
     F64 = 12
 
 
-_CODES = {
+# Of struct and numpy; an array is u32 element type, u64 count, items, a string u64 length and UTF-8.
+CODES = {
     GGUFType.U8: "B",
     GGUFType.I8: "b",
     GGUFType.U16: "H",
@@ -117,9 +118,9 @@ def _encode_items(kind: GGUFType, items: Sequence[Any]) -> bytes:
             out += struct.pack("<Q", len(text)) + text
         return bytes(out)
     if isinstance(items, np.ndarray):
-        return items.astype(f"<{_CODES[kind]}").tobytes()
+        return items.astype(f"<{CODES[kind]}").tobytes()
     try:
-        return struct.pack(f"<{len(items)}{_CODES[kind]}", *items)
+        return struct.pack(f"<{len(items)}{CODES[kind]}", *items)
     except (struct.error, OverflowError) as error:
         raise UserError(
             f"A number of the model's configuration does not fit GGUF's type {kind.name}.",
