@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from core import mixes
 from core.errors import UserError
 from core.formats import Format, find_format
+from core.formats.pack_quantized import PACK_QUANTIZED, PackQuantized
 from core.models.gguf_tensors import MappedTensor
 from core.models.shape import ModelShape
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
@@ -126,14 +127,12 @@ def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, model: Model
     return _fit(wanted, reason, t, recipe.misfit, _smaller_groups(wanted))
 
 
-def _smaller_groups(wanted: Format) -> list[Format]:
+def _smaller_groups(wanted: Format) -> list[PackQuantized]:
     """The same scheme with smaller groups, largest first."""
-    scheme, _, rest = wanted.name.partition("-g")
-    size, _, suffix = rest.partition("-")
-    if not size.isdigit():
+    if not isinstance(wanted, PackQuantized):
         return []
-    tail = f"-{suffix}" if suffix else ""
-    return [find_format(f"{scheme}-g{g}{tail}", "safetensors") for g in (64, 32) if g < int(size)]
+    same = [f for f in PACK_QUANTIZED if (f.bits, f.symmetric) == (wanted.bits, wanted.symmetric)]
+    return sorted((f for f in same if 0 < f.group < wanted.group), key=lambda f: -f.group)
 
 
 def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: Iterable[Format]) -> Fate:

@@ -7,10 +7,14 @@ from enum import Enum
 
 from core.errors import UserError
 from core.export.gguf_values import FILE_TYPES
+from core.formats.pack_quantized import PACK_QUANTIZED, PackQuantized
 
 
 class Kind(Enum):
-    """mix: different types for different tensors, by llama.cpp's rules. type: one type wherever it fits."""
+    """mix: different types for different tensors, by llama.cpp's rules. type: one type wherever it fits.
+
+    scheme: one compressed-tensors scheme for every linear layer.
+    """
 
     MIX = "mix"
     TYPE = "type"
@@ -44,23 +48,10 @@ def _type(name: str, summary: str) -> Target:
     return Target(name, "gguf", Kind.TYPE, name, FILE_TYPES[name], summary)
 
 
-def _schemes() -> tuple[Target, ...]:
-    out = []
-    for bits in (4, 8):
-        for group, words in (
-            ("g128", "groups of 128"),
-            ("g64", "groups of 64"),
-            ("g32", "groups of 32"),
-            ("channel", "rows"),
-        ):
-            for suffix, kind in (("", "symmetric"), ("-asym", "asymmetric")):
-                name = f"w{bits}a16-{group}{suffix}"
-                out.append(
-                    Target(
-                        name, "safetensors", Kind.SCHEME, name, -1, f"{bits}-bit integers, {kind}, in {words}; for vLLM"
-                    )
-                )
-    return tuple(out)
+def _scheme(f: PackQuantized) -> Target:
+    kind = "symmetric" if f.symmetric else "asymmetric"
+    words = f"groups of {f.group}" if f.group else "rows"
+    return Target(f.name, f.container, Kind.SCHEME, f.name, -1, f"{f.bits}-bit integers, {kind}, in {words}; for vLLM")
 
 
 TARGETS: tuple[Target, ...] = (
@@ -91,7 +82,7 @@ TARGETS: tuple[Target, ...] = (
     _type("Q3_K", "Q3_K for every weight it fits"),
     _type("MXFP4", "4-bit floats with a power-of-two scale, blocks of 32"),
     _type("NVFP4", "4-bit floats with an 8-bit float scale, blocks of 16"),
-    *_schemes(),
+    *map(_scheme, sorted(PACK_QUANTIZED, key=lambda f: (f.bits, not f.group, -f.group, not f.symmetric))),
 )
 
 _BY_NAME = {t.name.lower(): t for t in TARGETS}

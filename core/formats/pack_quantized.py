@@ -111,7 +111,7 @@ def _bytes(a: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(a).view(np.uint8).reshape(-1)
 
 
-PACK_QUANTIZED: tuple[Format, ...] = tuple(
+PACK_QUANTIZED: tuple[PackQuantized, ...] = tuple(
     PackQuantized(bits, group, symmetric)
     for bits in (4, 8)
     for group in (32, 64, 128, 0)
