@@ -90,7 +90,9 @@ def _check_source(output: Path, checkpoint: Checkpoint, layout: Layout) -> None:
 def check_leftovers(output: Path) -> None:
     """Unfinished files are only taken over, or deleted, with the journal that says whose they are."""
     partial = partial_path(output)
-    if partial.exists() and not journal_path(output).exists():
+    with disk_errors(output):
+        foreign = partial.exists() and not journal_path(output).exists()
+    if foreign:
         raise UserError(
             f"{partial.name} lies where the unfinished output goes, and no journal says that it is one.",
             "Move it away or delete it, or choose another name for the output.",

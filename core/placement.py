@@ -70,7 +70,7 @@ def stored_parts(t: TensorPlan) -> tuple[Part, ...]:
     """The arrays that a planned tensor becomes in the file."""
     if t.format is not None:
         return t.format.parts(t.shape)
-    return (Part("", t.source_dtype, t.shape, t.source_bytes),)
+    return (Part("", t.source_dtype, t.source.pieces[0].tensor.shape, t.source_bytes),)
 
 
 def part_name(tensor: str, suffix: str) -> str:
@@ -91,6 +91,9 @@ def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, tensors: S
         layout = compressed_tensors_layout(checkpoint, arrays, schemes)
     else:
         # What was prepared names the target that it was first prepared for.
+        arrays = [
+            (name, shape or (1,), dtype, nbytes) for name, shape, dtype, nbytes in arrays
+        ]  # a scalar has one axis
         layout = gguf_layout(arrays, {**prepared.metadata, "general.file_type": u32(target.file_type)})
     parts = tuple(replace(p, tensor=flat[p.tensor][0], part=flat[p.tensor][1]) for p in layout.parts)
     return replace(layout, parts=parts)

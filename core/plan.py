@@ -12,7 +12,7 @@ from core.contract import ByteCount
 from core.errors import UserError
 from core.export.layout import Layout
 from core.formats import Format
-from core.models.gguf_tensors import MappedTensor
+from core.models.gguf_tensors import MappedTensor, conversion_warning
 from core.placement import part_name, place, prepare, refuse_encoded_source
 from core.recipe import Misfit, Recipe
 from core.targets import Target, find_target
@@ -217,7 +217,7 @@ def _without_stale_scales(drafts: list[TensorPlan]) -> list[TensorPlan]:
 
 def _with_padding(drafts: list[TensorPlan], layout: Layout) -> list[TensorPlan]:
     """Add to each tensor the zero bytes that follow its parts up to the next part or the end of the file."""
-    ordered = sorted(layout.parts, key=lambda p: (p.file, p.offset))
+    ordered = sorted(layout.parts, key=lambda p: (p.file, p.offset, p.nbytes))
     padding = [0] * len(drafts)
     for i, p in enumerate(ordered):
         last = i + 1 == len(ordered) or ordered[i + 1].file != p.file
@@ -247,6 +247,13 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"The source is already quantized ({', '.join(dtypes)}); quality can only fall. "
             "Use the original if you can."
         )
+    if any(t.format is not None and t.format.name.endswith("-asym") for t in plan.tensors):
+        out.append(
+            "vLLM reads zero points as they are; transformers 5 loads them only when from_pretrained gets "
+            "quantization_config=CompressedTensorsConfig(dequantize=True)."
+        )
+    if not plan.target.is_folder and (warning := conversion_warning(checkpoint)):
+        out.append(warning)
     if plan.target.is_folder and not checkpoint.config:
         out.append("There is no config.json beside the tensors; runtimes need one to load the result.")
     return out

@@ -68,7 +68,7 @@ class Layout:
     def gaps(self, file: int) -> Iterator[tuple[int, int]]:
         """Padding of a file as (offset, bytes), in order: what lies behind the header and in no part."""
         end = len(self.files[file].header)
-        for part in sorted((p for p in self.parts if p.file == file), key=lambda p: p.offset):
+        for part in sorted((p for p in self.parts if p.file == file), key=lambda p: (p.offset, p.nbytes)):
             if part.offset > end:
                 yield end, part.offset - end
             end = part.offset + part.nbytes

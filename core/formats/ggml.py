@@ -179,7 +179,7 @@ class GgmlBlock(Format):
         c = self.contract
         if c.tensor_scale is not None:
             # A block scale is amax/6 in units of the tensor's scale; E4M3 ends at 2^-9 of its unit, 448 is its largest.
-            return options.amax / 448.0 * 2.0**-9 / self.error_bound
+            return max(options.amax / 448.0 * 2.0**-9 / self.error_bound, 2.0**-100)
         if c.scale is not ElementType.F16:
             return super().bound_floor(options)
         # F16 ends at 2^-24; a super-block's scale is divided by its largest sub-scale before it is stored.

@@ -1,5 +1,4 @@
 import errno
-import hashlib
 import os
 import shlex
 import shutil
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGUFReader
+from job_help import convert, digest, drive, names
 from tiny_models import write_llama
 
 from core import run as run_module
@@ -32,35 +32,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return write_llama(tmp_path_factory.mktemp("source") / "tiny", layers=3)
-
-
-def drive(job):
-    """Exhaust a run; returns its progress and its result."""
-    seen = []
-    while True:
-        try:
-            seen.append(next(job))
-        except StopIteration as stop:
-            return seen, stop.value
-
-
-def convert(source, target, output, token=None, **options):
-    with open_checkpoint(source) as checkpoint:
-        plan = make_plan(checkpoint, Recipe(target))
-        return drive(run(plan, checkpoint, output, token or CancelToken(), **options))
-
-
-def names(folder):
-    return sorted(p.name for p in folder.iterdir())
-
-
-def digest(path):
-    """Of a file, or of a folder's names and contents."""
-    h = hashlib.sha256()
-    for f in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if f.is_file():
-            h.update(str(f.relative_to(path)).encode() + f.read_bytes())
-    return h.hexdigest()
 
 
 @pytest.mark.parametrize("target", [t.name for t in TARGETS])

@@ -229,3 +229,10 @@ def test_a_shape_that_does_not_fit_is_refused_in_one_clause(fmt: Format) -> None
         assert clause
         assert clause[0].islower()
         assert not clause.endswith(".")
+
+
+def test_nvfp4_holds_one_scale_a_matrix_of_at_most_a_stack():
+    nvfp4 = find_format("NVFP4", "gguf")
+    assert nvfp4.accepts((64, 256)) == nvfp4.accepts((3, 64, 256)) == ""
+    assert "scales" in nvfp4.accepts((2, 3, 64, 256))
+    assert nvfp4.bound_floor(EncodeOptions(amax=1e-42)) > 1e-42  # its tensor scale would be 0
