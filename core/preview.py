@@ -50,19 +50,17 @@ def preview(
     """
     start = time.perf_counter()
     ranges = _sample(tensor, max_values)
-    total = ErrorSum()
-    sources = []
     blocks = []
     for first, last in ranges:
         token.check()
         blocks.append(read_mapped(checkpoint, tensor.source, first, last))
     amax = max((float(ops.scan(b).amax) for b in blocks), default=0.0)
     options = EncodeOptions(method=method, amax=amax, threads=worker_count())
+    total = ErrorSum()
     for source in blocks:
         token.check()
         total.add(measure(source, _round_trip(tensor, source, options)))
-        sources.append(source)
-    edges, counts = _histogram(sources)
+    edges, counts = _histogram(blocks)
     return PreviewResult(
         name=tensor.name,
         format=tensor.format_name,
