@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from core.contract import PerChannel
-from core.formats import FORMATS, EncodeOptions, Format, Method
+from core.formats import FORMATS, EncodeOptions, Format, Method, find_format
 from core.formats.pack_quantized import PackQuantized
 from kernels import dispatch
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
