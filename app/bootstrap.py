@@ -62,6 +62,7 @@ def _tell(window: MainWindow, kind: type[BaseException], error: BaseException, t
 def build_services(settings: Settings | None = None) -> Services:
     """The parts that pages share, with the theme applied. Needs a QApplication."""
     from app.jobs import JobRunner
+    from app.jobs.retire import Retirement
     from app.services import Services, Shell
     from app.session import Session, SessionStore
     from app.settings import Settings
@@ -75,7 +76,9 @@ def build_services(settings: Settings | None = None) -> Services:
         context=max(settings.number("last/context", 8192), 1),
         batch=max(settings.number("last/batch", 1), 1),
     )
-    return Services(SessionStore(session), JobRunner(), settings, manager, Shell())
+    services = Services(SessionStore(session), JobRunner(), settings, manager, Shell())
+    Retirement(services.session, services.jobs)
+    return services
 
 
 def build_window(settings: Settings | None = None) -> MainWindow:

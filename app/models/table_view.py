@@ -14,7 +14,7 @@ from app.theme import ROW_HEIGHT, SPACE_2, current, ui_font
 MINIMUM_ROWS = 3
 CELL_PADDING = 22  # left and right of a cell's text, with room for the sort arrow in the header
 ICON_ROOM = 20
-NAME_WIDTH = 180  # the first column is never narrower; the rest can be scrolled to
+NAME_WIDTH = 160  # the first column is never narrower; the rest can be scrolled to
 
 
 class TablePanel(QWidget):

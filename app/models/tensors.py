@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 from PySide6.QtGui import QIcon
 
 from app.icons import icon
 from app.models.table import Column, natural_key
 from core import units
-from core.plan import Action, TensorPlan
 from core.progress import TensorResult
 from core.tensor_info import TensorInfo
+
+if TYPE_CHECKING:
+    from core.plan import TensorPlan
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -78,6 +81,7 @@ def source_columns() -> tuple[Column, ...]:
 
 def plan_columns() -> tuple[Column, ...]:
     """Rows are `TensorPlan`."""
+    from core.plan import Action  # loads numpy, which the first picture does not wait for
 
     def count(rows: Sequence[TensorPlan]) -> str:
         changed = sum(t.action is Action.QUANTIZE for t in rows)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractButton, QVBoxLayout, QWidget
 
 from app.pages.base import Page
 from app.services import Services
-from app.widgets.basics import EmptyState
+from app.widgets.basics import EmptyState, PrimaryButton
 
 
 class InspectPage(Page):
@@ -18,12 +18,19 @@ class InspectPage(Page):
 
     def __init__(self, services: Services, parent: QWidget | None = None) -> None:
         super().__init__(services, parent)
+        self.go_on = PrimaryButton(
+            "See the model's tensors", lambda: services.shell.show_page.emit("model"), icon="arrow-right"
+        )
         layout = QVBoxLayout(self)
         layout.addWidget(
             EmptyState(
                 "Inspect is not part of this version yet",
                 "It will show a tensor's weights as a heat map, rank its outlier channels and open single groups as "
-                "codes. Until then the Recipe page shows the error of any tensor.",
+                "codes. Until then the Model page lists all tensors, and the Recipe page shows the error of each.",
+                self.go_on,
                 icon=self.icon,
             )
         )
+
+    def primary(self) -> QAbstractButton:
+        return self.go_on

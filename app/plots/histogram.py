@@ -18,7 +18,6 @@ from core.units import format_count
 if TYPE_CHECKING:
     import pyqtgraph
 
-SOURCE_VIEW = 4.0  # the view reaches so many times as far as the largest error; the source may reach farther
 _LOOKS = ((0, "solid"), (1, "dash"), (2, "dot"), (3, "dashdot"))  # (series colour, dash) of the first errors
 
 
@@ -49,6 +48,7 @@ class ErrorHistogram(PlotPanel):
 
     def __init__(self, name: str = "Error", empty: str = "", parent: QWidget | None = None) -> None:
         self._curves: list[_Curve] = []
+        self._shrink = 1.0  # the source is drawn at this share of its values, so that it is as wide as the errors
         super().__init__(name, empty or "No data yet: choose a tensor to see its error.", parent)
 
     def clear(self, text: str = "") -> None:
@@ -58,11 +58,13 @@ class ErrorHistogram(PlotPanel):
     def set_series(self, title: str, series: Sequence[HistogramSeries]) -> None:
         """title names the tensor: 'Error of layers.0.mlp.down_proj'. Series without a single value are left out."""
         looks = iter(_LOOKS)
+        beside = {one.source for one in series if any(one.counts)} == {True, False}
         self._curves = []
         for one in series:
             if any(one.counts):
+                name = f"{one.name} (upper axis)" if beside and one.source else one.name
                 number, dash = (-1, "dot") if one.source else next(looks)
-                self._curves.append(_Curve(one, LegendItem(one.name, number, dash, fill=not one.source)))
+                self._curves.append(_Curve(one, LegendItem(name, number, dash, fill=not one.source)))
         if not self._curves:
             exact = "Nothing to draw: every value is reproduced exactly." if series else ""
             self.clear(exact)
@@ -76,6 +78,8 @@ class ErrorHistogram(PlotPanel):
         plot.getAxis("left").logTickStrings = _powers_of_ten
         floor = min(curve.smallest for curve in self._curves) / 2
         top = max(curve.largest for curve in self._curves)
+        reach = self._fit_source()
+        self._show_top_axis(plot, theme)
         for curve in sorted(self._curves, key=lambda c: not c.series.source):
             color = curve.look.color(theme)
             pen = QPen(color, 2 if not curve.series.source else 1.5, DASHES[curve.look.dash])
@@ -86,8 +90,8 @@ class ErrorHistogram(PlotPanel):
                 veil.setAlphaF(0.25)
                 options = {"fillLevel": np.log10(floor), "brush": veil}
             heights = np.maximum(curve.density, floor)
-            plot.plot(curve.edges, heights, stepMode="center", pen=pen, **options)
-        reach = self._reach()
+            places = curve.edges * (self._shrink if curve.series.source else 1.0)
+            plot.plot(places, heights, stepMode="center", pen=pen, **options)
         plot.setLimits(yMin=np.log10(floor) - 2, yMax=np.log10(top) + 3)
         plot.setXRange(-reach, reach, padding=0.03)
         plot.setYRange(np.log10(floor), np.log10(top), padding=0.05)
@@ -95,7 +99,7 @@ class ErrorHistogram(PlotPanel):
     def read_out(self, x: float) -> str:
         parts = []
         for curve in self._curves:
-            found = curve.at(x)
+            found = curve.at(x / self._shrink if curve.series.source else x)
             if found is not None:
                 left, right, count, density = found
                 where = f"in {left:.4g} … {right:.4g}"
@@ -120,11 +124,22 @@ class ErrorHistogram(PlotPanel):
             parts.append(f"{curve.series.name}, {format_count(curve.values)} {kind} between {low:.4g} and {high:.4g}.")
         return " ".join(parts)
 
-    def _reach(self) -> float:
-        """Half the width of the view: all of the error, and of the source as much as leaves the error readable."""
+    def _fit_source(self) -> float:
+        """Half the width of the view: as far as the errors reach, and the source shrunk to the same width."""
         errors = [curve.reach for curve in self._curves if not curve.series.source]
-        everything = max(curve.reach for curve in self._curves)
-        return min(everything, SOURCE_VIEW * max(errors)) if errors else everything
+        sources = [curve.reach for curve in self._curves if curve.series.source]
+        self._shrink = max(errors) / max(sources) if errors and sources else 1.0
+        return max(errors or sources)
+
+    def _show_top_axis(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
+        """The source's own scale, only where a source is drawn beside errors."""
+        beside = len({curve.series.source for curve in self._curves}) == 2
+        plot.showAxis("top", beside)
+        if beside:
+            axis = plot.getAxis("top")
+            self.style_axis(axis, "", theme)  # the legend says what it is for: there is little height
+            axis.setGrid(False)
+            axis.setScale(1.0 / self._shrink)
 
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

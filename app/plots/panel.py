@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PySide6.QtCore import QPointF, Qt
-from PySide6.QtGui import QColor, QGuiApplication, QPainter, QPaintEvent, QPen, QPixmap
+from PySide6.QtCore import QPoint, QPointF, QSize, Qt
+from PySide6.QtGui import QColor, QGuiApplication, QPainter, QPaintEvent, QPen, QPixmap, QRegion
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QLabel, QMenu, QPushButton, QStackedLayout, QVBoxLayout, QWidget
 
 from app.icons import set_icon
 from app.plots.series import DASHES, LegendItem
-from app.theme import CAPTION, SPACE_1, SPACE_2, SPACE_3, Theme, current, themes, ui_font
+from app.theme import CAPTION, HEADING, SPACE_1, SPACE_2, SPACE_3, Theme, current, themes, ui_font
 from app.widgets.basics import label, set_available
 from app.widgets.text import ElidedLabel
 
@@ -126,11 +126,26 @@ class PlotPanel(QWidget):
 
     def picture(self) -> QPixmap:
         """Title, legend and plot at twice the screen's resolution."""
-        pixmap = QPixmap(self._whole.size() * 2)
+        head = HEADING + SPACE_3
+        size = self._whole.size() + QSize(0, head)
+        pixmap = QPixmap(size * 2)
         pixmap.setDevicePixelRatio(2)
         pixmap.fill(current().color("surface"))
-        self._whole.render(pixmap)
+        with QPainter(pixmap) as painter:
+            painter.setFont(ui_font(HEADING, bold=True))
+            painter.setPen(current().color("text"))
+            shown = painter.fontMetrics().elidedText(self.title.text(), Qt.TextElideMode.ElideMiddle, size.width())
+            painter.drawText(0, 0, size.width(), head, Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignTop, shown)
+        self._whole.render(pixmap, QPoint(0, head), QRegion(), QWidget.RenderFlag.DrawChildren)
         return pixmap
+
+    def set_chooser(self, lead: str, chooser: QWidget) -> None:
+        """Put a control in the title's place that chooses what is drawn, such as 'Error of [tensor]'."""
+        word = label(lead, "heading")
+        word.setBuddy(chooser)
+        self.title.hide()
+        self._top.insertWidget(0, word)
+        self._top.insertWidget(1, chooser, 1)
 
     def csv(self) -> str:
         """The drawn values, one row a bin or point, with full precision."""
@@ -189,7 +204,7 @@ class PlotPanel(QWidget):
         whole.setSpacing(SPACE_1)
         whole.addLayout(self._legend)
         whole.addWidget(layers, 1)
-        top = QHBoxLayout()
+        top = self._top = QHBoxLayout()
         top.setSpacing(SPACE_2)
         top.addWidget(self.title, 1)
         top.addWidget(self._menu_button)
@@ -230,13 +245,17 @@ class PlotPanel(QWidget):
     def _style(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         plot.setBackground(theme.surface)
         plot.showGrid(x=True, y=True, alpha=0.12)
-        for side, text in (("bottom", self.x_title), ("left", self.y_title)):
-            axis = plot.getAxis(side)
-            axis.setPen(QPen(theme.color("hairline"), 1))
-            axis.setTextPen(theme.color("muted"))
-            axis.setStyle(tickFont=ui_font(CAPTION), tickLength=0)
-            axis.label.setFont(ui_font(CAPTION))
-            axis.setLabel(text, **{"color": theme.muted, "font-size": f"{CAPTION}px"})
+        self.style_axis(plot.getAxis("bottom"), self.x_title, theme)
+        self.style_axis(plot.getAxis("left"), self.y_title, theme)
+
+    @staticmethod
+    def style_axis(axis: pyqtgraph.AxisItem, title: str, theme: Theme) -> None:
+        """Give an axis its title, and the theme's colours and font."""
+        axis.setPen(QPen(theme.color("hairline"), 1))
+        axis.setTextPen(theme.color("muted"))
+        axis.setStyle(tickFont=ui_font(CAPTION), tickLength=0)
+        axis.label.setFont(ui_font(CAPTION))
+        axis.setLabel(title, **{"color": theme.muted, "font-size": f"{CAPTION}px"})
 
     def _add_cursor(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         import pyqtgraph

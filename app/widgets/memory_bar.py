@@ -38,7 +38,7 @@ CONTEXTS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 52
 _NAMES = {  # shorter than core's labels, which stand in the tooltip
     "payload": "weights",
     "scales": "scales",
-    "padding": "padding",
+    "padding": "headers",
     "kept": "kept",
     "kv": "KV cache",
     "workspace": "work",

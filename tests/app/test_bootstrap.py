@@ -95,7 +95,7 @@ from app.settings import Settings
 window = build_window(Settings(Path(sys.argv[1]) / "s.ini"))
 window.show()
 assert not window.grab().isNull()
-print([name for name in ("torch", "pyqtgraph", "transformers", "tokenizers", "gguf") if name in sys.modules])
+print([name for name in ("torch", "pyqtgraph", "transformers", "tokenizers", "gguf", "numpy", "psutil", "core.plan") if name in sys.modules])
 window.close()
 """
 

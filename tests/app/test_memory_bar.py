@@ -35,6 +35,9 @@ class OpenModel:
     def total_bytes(self) -> int:
         return sum(t.nbytes for t in self.tensors)
 
+    def close(self) -> None:
+        pass
+
 
 def model(nbytes: int) -> OpenModel:
     embed = TensorInfo("embed", (128256, 4096), "BF16", nbytes // 10, role=Role.EMBED)

@@ -79,7 +79,7 @@ def test_finished_row_says_all_and_offers_all(ready, qtbot, tmp_path: Path) -> N
     assert "exactly as predicted" in text
     for part in ("SNR", " dB", "peak memory", "s · "):
         assert part in text
-    assert shown_buttons(card) == {"folder", "open", "command", "remove"}
+    assert shown_buttons(card) == {"folder", "open", "inspect", "command", "remove"}
     click(qtbot, card.buttons["command"])
     command = QApplication.clipboard().text()
     assert command.startswith("bitsmith convert ")

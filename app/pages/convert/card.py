@@ -17,6 +17,7 @@ from core import units
 from core.metrics.combine import combined_snr
 
 PROGRESS_STEPS = 1000
+BAR_WIDTH = 64  # px that the bar keeps when its text is long
 SEPARATOR = " · "
 BUTTONS = {
     JobState.QUEUED: ("cancel",),
@@ -24,14 +25,14 @@ BUTTONS = {
     JobState.PAUSED: ("resume", "cancel"),
     JobState.CANCELLED: ("resume", "command", "remove"),
     JobState.FAILED: ("resume", "command", "remove"),
-    JobState.DONE: ("folder", "open", "command", "remove"),
+    JobState.DONE: ("folder", "open", "inspect", "command", "remove"),
 }
 
 
 class EntryCard(QFrame):
     """`chosen(entry)` on a click, Enter or Space; `asked(word, entry)` follows the buttons.
 
-    Words: pause, resume, cancel, folder, open, command, remove.
+    Words: pause, resume, cancel, folder, open, inspect, command, remove.
     """
 
     chosen = Signal(object)
@@ -49,6 +50,7 @@ class EntryCard(QFrame):
         self.bar = QProgressBar()
         self.bar.setRange(0, PROGRESS_STEPS)
         self.bar.setTextVisible(False)
+        self.bar.setMinimumWidth(BAR_WIDTH)
         self.bar.setAccessibleName(f"Progress of {entry.title}")
         self.text = label("", "muted", selectable=True)
         self.text.setAccessibleName("Progress")
@@ -65,8 +67,9 @@ class EntryCard(QFrame):
             ("cancel", "Cancel", "x", "Stop; what is written so far stays, and can be resumed"),
             ("folder", "Open folder", "folder-open", "Show the result in the file manager"),
             ("open", "Open result", "box", "Open the result as a model"),
+            ("inspect", "Open in Inspect", "search", "Open the result as a model and go to the Inspect page"),
             ("command", "Copy command", "terminal", "Copy the command that does the same without a window"),
-            ("remove", "Remove", "trash-2", "Take it off this list; files stay as they are"),
+            ("remove", "", "trash-2", "Remove from this list; files stay as they are"),
         ):
             made = button(title, lambda word=word: self.asked.emit(word, self.entry), icon=icon, hint=hint)
             self.buttons[word] = made

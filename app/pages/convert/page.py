@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QAbstractButton,
@@ -103,8 +103,9 @@ class ConvertPage(Page):
         self._list.setContentsMargins(0, 0, 0, 0)
         self._list.setSpacing(SPACE_2)
         self._list.addStretch(1)
-        inside = QWidget()
+        self._inside = inside = QWidget()
         inside.setLayout(self._list)
+        inside.installEventFilter(self)  # a card's height changes with its state and with its error's details
         self._area = QScrollArea()
         self._area.setWidgetResizable(True)
         self._area.setFrameShape(QFrame.Shape.NoFrame)
@@ -119,7 +120,7 @@ class ConvertPage(Page):
         self._split.setHandleWidth(SPACE_4)
         self._split.addWidget(self.table)
         self._split.addWidget(plot)
-        self._split.setSizes([620, 290])
+        self._split.setSizes([612, 276])
         self._split.setStyleSheet("QSplitter::handle { background: transparent; }")
         head = QHBoxLayout()
         head.setSpacing(SPACE_3)
@@ -232,6 +233,11 @@ class ConvertPage(Page):
         elif not pending:
             self._clock.stop()
 
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self._inside and event.type() == QEvent.Type.LayoutRequest:
+            QTimer.singleShot(0, self, self._fit_list)
+        return super().eventFilter(watched, event)
+
     def _fit_list(self) -> None:
         """As high as its cards, up to a limit."""
         self._list.activate()
@@ -266,6 +272,9 @@ class ConvertPage(Page):
                 self.queue.remove(entry)
             case "open":
                 self.services.shell.open_path.emit(order.output)
+            case "inspect":
+                self.services.shell.open_path.emit(order.output)
+                self.services.shell.show_page.emit("inspect")
             case "command":
                 QGuiApplication.clipboard().setText(command_line(order.recipe, order.source, order.output))
             case "folder":

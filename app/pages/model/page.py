@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QAbstractButton, QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from app.jobs.library import LIBRARY_KEY, SAMPLE_KEY, library_work, sample_work
@@ -21,11 +22,14 @@ from app.session import Session
 from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import PrimaryButton, button
 from app.widgets.text import ElidedLabel, explain
-from core.checkpoint.base import Checkpoint
 from core.units import format_decimal, format_percent
+
+if TYPE_CHECKING:
+    from core.checkpoint.base import Checkpoint
 
 WIDTHS = ("", "feed-forward gate-up", "99", "128 256 × 14 336", "Q4_K_M", "99 999.999")
 CARDS_HEIGHT = 232
+LOOK_DELAY = 100  # ms: the first picture goes before the search of the disk and the libraries it loads
 
 
 class ModelPage(Page):
@@ -53,10 +57,7 @@ class ModelPage(Page):
         self.start.get_sample.connect(self._get_sample)
         services.session.changed.connect(self._on_session)
         self._show(services.session.current)
-        services.jobs.run(
-            "Look for models", library_work(), self.start.show_local, lambda _e: self.start.show_local(()),
-            latest_key=LIBRARY_KEY, owner=self,
-        )  # fmt: skip
+        QTimer.singleShot(LOOK_DELAY, self, self._look_for_models)
 
     def primary(self) -> QAbstractButton | None:
         if self._stack.currentWidget() is self.start:
@@ -78,18 +79,26 @@ class ModelPage(Page):
 
     def _show(self, session: Session) -> None:
         if session.opening is not None:
+            self.loaded.forget()
             self.opening.title.setText(f"Reading {session.opening.name}")
             self._stack.setCurrentWidget(self.opening)
         elif session.checkpoint is not None:
             self.loaded.show_session(session)
             self._stack.setCurrentWidget(self.loaded)
         else:
+            self.loaded.forget()
             self.start.show_recent(self.services.settings.recent)
             if session.problem is not None:
                 self.start.error.show_error(session.problem)
             else:
                 self.start.error.hide()
             self._stack.setCurrentWidget(self.start)
+
+    def _look_for_models(self) -> None:
+        self.services.jobs.run(
+            "Look for models", library_work(), self.start.show_local, lambda _e: self.start.show_local(()),
+            latest_key=LIBRARY_KEY, owner=self,
+        )  # fmt: skip
 
     def _get_sample(self) -> None:
         self.start.show_sample_state("Downloading the sample model (93 MB), once…")
@@ -168,6 +177,13 @@ class LoadedView(QWidget):
             self.table.filter.clear()
             self.table.model.set_rows(checkpoint.tensors)
         self._show_findings(session.findings)
+
+    def forget(self) -> None:
+        """Let go of a model that has been closed."""
+        if self._checkpoint is not None:
+            self._services.jobs.discard(SCAN_KEY)
+            self._checkpoint, self._scanned, self._checked = None, [], False
+            self.table.model.set_rows(())
 
     def _show_findings(self, findings: tuple[Any, ...]) -> None:
         self.findings.set_findings((*findings, *self._scanned), self._checked)

@@ -8,9 +8,8 @@ from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 from app.jobs.plan import PlanReply
 from app.pages.recipe.tiles import Tiles
 from app.theme import SPACE_1, SPACE_2
-from app.widgets.basics import Card, label
+from app.widgets.basics import Card, IconLabel, label
 from app.widgets.inline_error import InlineError
-from app.widgets.verdict import Verdict
 from core import units
 
 
@@ -82,13 +81,13 @@ class OutcomeCard(Card):
 
 
 class WarningLine(QWidget):
-    """Icon, the word 'Warning' for screen readers, and one sentence."""
+    """Icon, the word 'Warning' and one sentence."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_2)
-        layout.addWidget(Verdict("warning", "Warning"), 0, Qt.AlignmentFlag.AlignTop)
-        layout.addWidget(label(text, wrap=True, selectable=True), 1)
+        layout.addWidget(IconLabel("triangle-alert", "warning"), 0, Qt.AlignmentFlag.AlignTop)
+        layout.addWidget(label(f"Warning: {text}", wrap=True, selectable=True), 1)
         self.setAccessibleName(f"Warning: {text}")

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSize, QStringListModel, QTimer, Signal
 from PySide6.QtGui import QWheelEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
 from app.jobs.preview import PREVIEW_KEY, SAMPLE_KEY, SampleStep, preview_work, sample_work
 from app.pages.recipe.tiles import Tiles
 from app.plots import ErrorHistogram, HistogramSeries
 from app.services import Services
-from app.theme import SPACE_2
 from app.widgets.basics import Card, label
 from app.widgets.inline_error import InlineError
 from core import units
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 PREVIEW_DELAY = 40  # ms of rest before a preview starts: a slider that moves asks for one, not for fifty
 SAMPLE_DELAY = 600
-PLOT_HEIGHT = 156  # px, the least at which a histogram can be read
+PLOT_HEIGHT = 200  # px, the least at which a histogram can be read
 _FIRST_ROLES = (Role.FFN_DOWN, Role.ATTN_V, Role.ATTN_QKV)  # the tensors whose error matters most, to start with
 
 
@@ -76,13 +75,7 @@ class PreviewCard(Card):
         self.error.set_dismissable(False)
         self.sample = label("", "muted", wrap=True)
         self.sample.setAccessibleName("Sample of the whole model")
-        chooser = QHBoxLayout()
-        chooser.setSpacing(SPACE_2)
-        name = label("Tensor", "muted")
-        name.setBuddy(self.tensor)
-        chooser.addWidget(name)
-        chooser.addWidget(self.tensor, 1)
-        self.add(chooser)
+        self.histogram.set_chooser("Error of", self.tensor)
         self.add(_Modest(self.histogram), 1)
         self.add(self.facts)
         self.add(self.error)
