@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -308,9 +309,13 @@ def test_command_line_does_the_same(folder, tmp_path):
 def test_pause_holds_the_work(folder, tmp_path):
     token = CancelToken()
     token.pause()
-    assert token.paused
+    thread = threading.Thread(target=convert, args=(folder, "Q8_0", tmp_path / "out", token))
+    thread.start()
+    thread.join(0.5)
+    assert thread.is_alive()
     token.resume()
-    convert(folder, "Q8_0", tmp_path / "out", token=token)
+    thread.join(60)
+    assert (tmp_path / "out").exists()
 
 
 def test_estimate_of_time_left_appears_after_a_while(folder, tmp_path, monkeypatch):
