@@ -13,6 +13,7 @@ from core.errors import UserError
 from core.export.layout import Layout
 from core.formats import Format
 from core.models.gguf_tensors import MappedTensor, conversion_warning
+from core.output import RESERVE
 from core.placement import part_name, place, prepare, refuse_encoded_source
 from core.recipe import Misfit, Recipe
 from core.targets import Target, find_target
@@ -76,7 +77,8 @@ class Plan:
     """Everything a run needs to know; `bytes_total` is the exact size of what will be written (all files of a folder).
 
     warnings: sentences for the user, shown before the run. bits_per_weight: payload and metadata of all tensors over
-    all values. expected_seconds, expected_memory: estimates (bytes of resident memory).
+    all values. expected_seconds, expected_memory: estimates (bytes of resident memory). scratch_bytes: room on the disk
+    that a run asks for beside the output, which needs no second copy.
     """
 
     recipe: Recipe
@@ -146,6 +148,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
         source_fingerprint=checkpoint.fingerprint(),
         expected_seconds=estimate_seconds(tensors),
         expected_memory=BASE_MEMORY + BLOCK_BUDGET,
+        scratch_bytes=RESERVE,
     )
     return replace(plan, warnings=tuple(_warnings(plan, checkpoint)))
 
