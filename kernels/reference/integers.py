@@ -1,7 +1,7 @@
-"""Textbook integer quantization: the plainest definition, in float64, that every other code is compared with.
+"""Textbook integer quantization: the plainest definition, in float64, on which known numbers are checked.
 
 A scale is shared by the whole tensor, by a row, or by `group` neighbours along a row. Stored formats differ from this
-in how they choose and round scales (see `kernels.reference.blocks`); their errors are judged against it.
+in how they choose and round scales (see `kernels.reference.blocks` and `groups`); no conversion uses it.
 """
 
 from __future__ import annotations
