@@ -6,40 +6,54 @@ Exit code 0; 1 with one sentence and a hint on stderr; 2 for wrong usage; 3 when
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
-from core.cli_commands import COMMANDS
 from core.errors import Cancelled, UserError
-from core.formats import Method
 from core.progress import CancelToken
-from core.recipe import KeepGroup, Misfit
+
+
+class _Usage(Exception):
+    """A command line that can not be understood."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _Usage(f"{self.prog}: error: {message}\n{self.format_usage()}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    try:
-        args = _parser().parse_args(argv)
-    except SystemExit as e:
-        return int(e.code or 0)
+    words = list(sys.argv[1:] if argv is None else argv)
+    as_json = "--json" in words
     token = CancelToken()
     previous = _cancel_on_signals(token)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # None when closed
+            stream.reconfigure(errors="backslashreplace")  # for names that the terminal has no letters for
     try:
-        return COMMANDS[args.command](args, token)
+        code = _run(words, token)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
     except UserError as e:
-        return _complain(e, args.json)
+        return _complain(e, as_json)
     except (Cancelled, KeyboardInterrupt):
-        print("Cancelled.", file=sys.stderr)
-        return 3
+        return _complain(UserError("Cancelled."), as_json, code=3)
+    except _Usage as e:
+        return _complain(UserError(str(e)), as_json, code=2)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence_stdout()
         return 0
     except MemoryError:
-        return _complain(UserError("There is not enough memory.", "Close other programs and try again."), args.json)
+        return _complain(UserError("There is not enough memory.", "Close other programs and try again."), as_json)
     except Exception as e:
         if os.environ.get("BITSMITH_DEBUG"):
             raise
@@ -47,36 +61,62 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"Bitsmith failed where it should not: {type(e).__name__}: {e}.",
             "Please report it; BITSMITH_DEBUG=1 shows where.",
         )
-        return _complain(where, args.json)
+        return _complain(where, as_json)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def _complain(e: UserError, as_json: bool) -> int:
-    if as_json:
-        print(json.dumps({"error": e.message, "hint": e.hint}))
-    print(f"{e.message}\n{e.hint}".strip(), file=sys.stderr)
-    return 1
+def _run(words: list[str], token: CancelToken) -> int:
+    try:
+        args = _parser().parse_args(words)
+    except SystemExit as e:  # --help
+        return int(e.code or 0)
+    from core.cli_commands import COMMANDS
+
+    return COMMANDS[args.command](args, token)
+
+
+def _complain(e: UserError, as_json: bool, code: int = 1) -> int:
+    """Say what went wrong; with --json on stdout too."""
+    try:
+        if as_json:
+            print(json.dumps({"error": e.message, "hint": e.hint}), flush=True)
+    except OSError:
+        _silence_stdout()
+    with contextlib.suppress(OSError):
+        print(f"{e.message}\n{e.hint}".strip(), file=sys.stderr)
+    return code
+
+
+def _silence_stdout() -> None:
+    """Nothing can be written there any more: keep Python from trying it again at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _cancel_on_signals(token: CancelToken) -> dict:
-    """SIGINT and SIGTERM set the token, so that the journal is left in order."""
+    """SIGINT and SIGTERM set the token, so that the journal is left in order; a second SIGINT does not wait for it."""
+
+    def cancel(number: int, _frame: object) -> None:
+        if token.cancelled and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        token.cancel()
+
     previous = {}
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
         if number is None:
             continue
         try:
-            previous[number] = signal.signal(number, lambda *_: token.cancel())
+            previous[number] = signal.signal(number, cancel)
         except ValueError:
             return {}  # not the main thread: the caller owns the signals
     return previous
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bitsmith", description="Quantize language-model checkpoints.")
-    common = argparse.ArgumentParser(add_help=False)
+    parser = _Parser(prog="bitsmith", description="Quantize language-model checkpoints.")
+    common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print JSON instead of text")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -113,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _recipe_options(p: argparse.ArgumentParser) -> None:
+    from core.formats import Method
+    from core.recipe import KeepGroup, Misfit
+
     p.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
     p.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe saved from the window (JSON)")
     p.add_argument(

@@ -14,12 +14,14 @@ from typing import Any
 from core.checkpoint import Checkpoint, open_checkpoint
 from core.errors import UserError
 from core.formats import FORMATS, Method
-from core.plan import Plan, make_plan
+from core.plan import Plan, make_plan, misfit_costs
 from core.progress import CancelToken, Progress, TensorResult
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
 from core.run import RunResult, run
 from core.targets import TARGETS
 from core.units import format_bytes, format_duration
+
+MAX_RECIPE = 4 << 20  # bytes; a recipe that a person made has some hundred
 
 
 def recipe_of(args: argparse.Namespace) -> Recipe:
@@ -27,6 +29,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
     recipe = Recipe(target="")
     if args.recipe:
         try:
+            if args.recipe.stat().st_size > MAX_RECIPE or not args.recipe.is_file():
+                raise OSError
             recipe = Recipe.from_json(args.recipe.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError):
             raise UserError(f"The recipe {args.recipe} can not be read.", "Check the name of the file.") from None
@@ -59,7 +63,7 @@ def _not_negative(n: int) -> int:
 
 def show(data: dict[str, Any]) -> None:
     """Print strict JSON: numbers that JSON has no word for become null."""
-    print(json.dumps(_finite(data), indent=2, ensure_ascii=False))
+    print(json.dumps(_finite(data), indent=2))
 
 
 def _finite(value: Any) -> Any:
@@ -156,10 +160,17 @@ def plan(args: argparse.Namespace, token: CancelToken) -> int:
     recipe = recipe_of(args)
     with open_checkpoint(args.path) as checkpoint:
         made = make_plan(checkpoint, recipe)
+        costs = misfit_costs(checkpoint, recipe) if any(t.fallback for t in made.tensors) else {}
         if args.json:
-            show(plan_data(made))
+            show({**plan_data(made), "misfit_bytes": {policy.value: size for policy, size in costs.items()}})
             return 0
         _print_summary(made)
+        print(
+            f"  takes about {format_duration(made.expected_seconds)} and {format_bytes(made.expected_memory)} of memory"
+        )
+        if costs:
+            sizes = (f"{p.value} {'refuses' if n is None else format_bytes(n)}" for p, n in costs.items())
+            print(f"  where rows do not divide, --misfit {recipe.misfit.value} was chosen: {', '.join(sizes)}")
         width = max((len(t.name) for t in made.tensors), default=0)
         for t in made.tensors:
             print(f"  {t.name:<{width}}  {t.action.value:<8} {t.format_name:<16} {t.bytes.total:>14,} B  {t.reason}")

@@ -104,7 +104,7 @@ class Recipe:
 
 def _parse(data: Mapping[str, Any]) -> Recipe:
     version = data.get("schema")
-    if version != SCHEMA_VERSION:
+    if version != SCHEMA_VERSION or isinstance(version, bool):
         hint = "Update Bitsmith." if isinstance(version, int) and version > SCHEMA_VERSION else "Save it again."
         raise UserError(f"This recipe has schema {version!r}; this program reads {SCHEMA_VERSION}.", hint)
     known = {"schema", "target", "method", "rules", "keep", "keep_first", "keep_last", "misfit"}

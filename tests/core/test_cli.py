@@ -6,10 +6,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from checkpoint_files import write_folder
 from tiny_models import write_llama
 
 from core.cli import main
+from core.cli_commands import COMMANDS
+from core.errors import Cancelled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -20,7 +24,7 @@ def folder(tmp_path_factory):
 
 
 def as_json(capsys, *words):
-    code = main([*words, "--json"])
+    code = main([*map(str, words), "--json"])
     captured = capsys.readouterr()
     return code, json.loads(captured.out), captured.err
 
@@ -30,6 +34,20 @@ def test_plan_as_json_has_the_promised_fields(capsys, folder):
     assert code == 0
     assert data["bytes_total"] > 0
     assert {"name", "action", "format", "bytes", "reason"} <= set(data["tensors"][0])
+    assert min(data["expected_seconds"], data["expected_memory_bytes"], data["scratch_bytes"]) > 0
+
+
+def test_plan_says_what_each_way_with_rows_that_do_not_divide_costs(capsys, folder, tmp_path):
+    narrow = str(write_llama(tmp_path / "narrow", hidden=96, heads=2, kv_heads=1))
+    _, data, _ = as_json(capsys, "plan", narrow, "--to", "Q4_K_M")
+    costs = data["misfit_bytes"]
+    assert costs["stop"] is None
+    assert data["bytes_total"] == costs["smaller-block"] < costs["keep-16-bit"]
+    _, kept, _ = as_json(capsys, "plan", narrow, "--to", "Q4_K_M", "--misfit", "keep-16-bit")
+    assert kept["bytes_total"] == costs["keep-16-bit"]
+    assert main(["plan", narrow, "--to", "Q4_K_M"]) == 0
+    assert "stop refuses" in capsys.readouterr().out
+    assert as_json(capsys, "plan", folder, "--to", "Q4_K_M")[1]["misfit_bytes"] == {}
 
 
 def test_convert_as_json_matches_the_plan(capsys, folder, tmp_path):
@@ -135,3 +153,75 @@ def test_a_closed_pipe_is_no_error(folder):
     script = f"{sys.executable} -m core.cli plan {folder} --to Q8_0 | head -1"
     done = subprocess.run(["bash", "-c", script], cwd=REPOSITORY, capture_output=True, check=False)
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["plan", "no/such", "--to", "Q8_0"], 1, "not there"),
+        (["plan", "FOLDER"], 1, "target"),
+        (["plan", "FOLDER", "--recipe", "/dev/zero"], 1, "can not be read"),
+        (["convert", "FOLDER", "--to", "Q8_0", "--threads", "many"], 2, "--threads"),
+        (["frobnicate"], 2, "frobnicate"),
+        ([], 2, "COMMAND"),
+    ],
+)
+def test_json_tells_of_every_failure(folder, words, code, says, capsys):
+    got, data, err = as_json(capsys, *[folder if w == "FOLDER" else w for w in words])
+    assert got == code
+    assert says in data["error"]
+    assert says in err
+
+
+def test_json_of_a_cancelled_conversion(folder, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("core.progress.CancelToken.check", lambda self: (_ for _ in ()).throw(Cancelled))
+    code, data, _ = as_json(capsys, "convert", folder, "--to", "Q8_0", "-o", tmp_path / "out")
+    assert (code, data["error"]) == (3, "Cancelled.")
+
+
+def test_names_that_the_output_has_no_letters_for(tmp_path):
+    source = write_folder(tmp_path / "s", {"模型 😀.weight": np.zeros((2, 2), np.float32)})
+    for words in (["info", "--json"], ["plan", "--to", "w4a16-g32"], ["plan", "--to", "w4a16-g32", "--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "core.cli", words[0], str(source), *words[1:]],
+            cwd=REPOSITORY,
+            capture_output=True,
+            check=False,
+            env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        )
+        assert done.returncode == 0, done.stderr
+        if "--json" in words:
+            assert json.loads(done.stdout)["tensors"][0]["name"] == "模型 😀.weight"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a file that is always full")
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_full_disk_under_stdout_is_one_sentence(folder, options):
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "core.cli", "formats", *options],
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"No space left" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception" not in done.stderr
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_a_second_interrupt_does_not_wait(monkeypatch):
+    seen = []
+
+    def busy(args, token):
+        os.kill(os.getpid(), signal.SIGINT)
+        seen.append(token.cancelled)
+        os.kill(os.getpid(), signal.SIGINT)
+        seen.append("went on")
+        return 0
+
+    monkeypatch.setitem(COMMANDS, "formats", busy)
+    assert main(["formats"]) == 3
+    assert seen == [True]
