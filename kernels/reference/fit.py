@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kernels.reference.arithmetic import ONE, ZERO, clamp, f16_bits, inverse, maximum, minimum, rint
-from kernels.reference.search import weigh
 
 # Values already divided by the scale → the nearest codes, as float32.
 Codes = Callable[[np.ndarray], np.ndarray]
@@ -67,6 +66,11 @@ def scale_to_f16(scale: np.ndarray) -> np.ndarray:
     smallest = np.where(scale == ZERO, np.uint16(0), np.uint16(1))
     sign = (scale.view(np.uint32) >> 16).astype(np.uint16) & np.uint16(0x8000)
     return np.maximum(np.minimum(f16_bits(np.abs(scale)), np.uint16(0x7BFF)), smallest) | sign
+
+
+def weigh(w: np.ndarray | None, i: int, a: np.ndarray) -> np.ndarray:
+    """w·a for value i of each block; w is 1 when there is no importance."""
+    return a if w is None else w[:, i] * a
 
 
 def product_sums(

@@ -11,7 +11,6 @@ import numpy as np
 from kernels.reference import fit
 from kernels.reference.arithmetic import ONE, ZERO, clamp, inverse, maximum, minimum, rint
 from kernels.reference.legacy import pack_nibbles
-from kernels.reference.search import weigh
 
 _MIDPOINTS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 _HALF_ROUND_MAGIC = np.float32(6291456.0)  # 1.5·2²² : its last mantissa bit is worth ½
@@ -45,7 +44,7 @@ def _e2m1_error(x: np.ndarray, w: np.ndarray | None, scale: np.ndarray) -> np.nd
     for i in range(x.shape[1]):
         a = np.abs(x[:, i])
         e = a - scale * e2m1_level(a * inverse_scale)
-        error = error + weigh(w, i, e) * e
+        error = error + fit.weigh(w, i, e) * e
     return error
 
 

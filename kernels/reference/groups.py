@@ -25,7 +25,6 @@ from kernels.reference.arithmetic import (
     rint,
     round_f16,
 )
-from kernels.reference.search import weigh
 
 _SCALE_STEPS, _RANGE_STEPS, _REFITS = 14, 4, 2
 
@@ -95,8 +94,8 @@ class _Search:
         for i in range(self.x.shape[1]):
             scaled = self.x[:, i] * inverse_scale
             q = rint(minimum(maximum(scaled, bottom), top))
-            e, wq = scaled - q, weigh(self.w, i, q)
-            error = error + weigh(self.w, i, e) * e
+            e, wq = scaled - q, fit.weigh(self.w, i, q)
+            error = error + fit.weigh(self.w, i, e) * e
             xq, qq = xq + wq * scaled, qq + wq * q
         steps = g.scale * self.unit
         error = error * (steps * steps)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.reference.arithmetic import ZERO, clamp, f16_bits, maximum, minimum
+from kernels.reference.arithmetic import ZERO, clamp, f16_bits, minimum
+from kernels.reference.fit import exponent_bits, inverse_power, largest_magnitude, normalise_weights
 
 LARGEST_SUM = np.float32(3.0e38)
 # Of equally good scales the first is kept, so that sub-blocks agree and share a grid: only more than rounding counts.
@@ -24,8 +25,6 @@ FIT_SHARE = np.float32(0.8)
 BROKEN = np.float32(1.0e30)
 
 _TWO_POW_60 = np.float32(2.0**60)
-_TRACE = np.float32(2.0**-24)
-_TWO_POW_127 = np.uint32(0x7F000000)
 
 
 @dataclass(frozen=True)
@@ -42,28 +41,14 @@ class Normalised:
     largest: np.ndarray
 
 
-def _largest(values: np.ndarray) -> np.ndarray:
-    largest = np.zeros(len(values), np.float32)
-    for i in range(values.shape[1]):
-        largest = maximum(largest, values[:, i])
-    return largest
-
-
-def _exponent_bits(a: np.ndarray) -> np.ndarray:
-    return a.view(np.uint32) & np.uint32(0x7F800000)
-
-
 def normalise(x: np.ndarray, weights: np.ndarray | None) -> Normalised:
     """Outside 2^±60 every type stores nothing but zeros or its largest value, so the unit stops there."""
-    largest = _largest(np.abs(x))
-    exponent = _exponent_bits(clamp(largest, 1 / _TWO_POW_60, _TWO_POW_60))
-    unit, inverse_unit = exponent.view(np.float32), (_TWO_POW_127 - exponent).view(np.float32)
+    largest = largest_magnitude(x)
+    exponent = exponent_bits(clamp(largest, 1 / _TWO_POW_60, _TWO_POW_60))
+    unit, inverse_unit = exponent.view(np.float32), inverse_power(exponent)
     x = clamp(x * inverse_unit[:, None], -2.0, 2.0)
-    if weights is not None:
-        scale = (_TWO_POW_127 - _exponent_bits(_largest(weights))).view(np.float32)
-        # Columns of no importance keep a trace of it, so that no sum of weights is zero.
-        weights = maximum(weights * scale[:, None], _TRACE)
-    return Normalised(x, weights, unit, inverse_unit, minimum(largest * inverse_unit, np.float32(2)))
+    w = None if weights is None else normalise_weights(weights)
+    return Normalised(x, w, unit, inverse_unit, minimum(largest * inverse_unit, np.float32(2)))
 
 
 @dataclass(frozen=True)
@@ -96,11 +81,6 @@ def largest_sub(limit: float, k: int) -> np.float32:
     if k == 15:
         return np.float32(limit) * (np.float32(2) / np.float32(3))
     return np.float32(limit + 0.5 * k if limit < 0 else limit - 0.5 * k)
-
-
-def weigh(w: np.ndarray | None, i: int, a: np.ndarray) -> np.ndarray:
-    """w·a for value i of each block; w is 1 when there is no importance."""
-    return a if w is None else w[:, i] * a
 
 
 def split(values: np.ndarray, sub_blocks: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from dataclasses import fields as dataclass_fields
 import numpy as np
 
 from kernels.reference.arithmetic import ONE, ZERO, clamp, inverse, maximum, minimum, rint
+from kernels.reference.fit import weigh
 from kernels.reference.search import (
     BROKEN,
     FIT_SHARE,
@@ -22,7 +23,6 @@ from kernels.reference.search import (
     split,
     store_scale,
     total,
-    weigh,
 )
 
 # Below this share of the product of its diagonal, a determinant is nothing but rounding.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernels.reference.arithmetic import ONE, ZERO, clamp, inverse, maximum, minimum, rint
+from kernels.reference.fit import weigh
 from kernels.reference.search import (
     BROKEN,
     FIT_SHARE,
@@ -22,7 +23,6 @@ from kernels.reference.search import (
     split,
     store_scale,
     total,
-    weigh,
 )
 
 
