@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.checkpoint.architecture import architecture_of, text_config
-from core.checkpoint.base import Container
+from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.folder import WeightFiles, read_json, side_files
 from core.checkpoint.reading import FileCheckpoint
 from core.checkpoint.safetensors import read_header
@@ -82,7 +82,7 @@ def says_tied(config: Mapping[str, Any]) -> bool:
     return bool(text_config(config).get("tie_word_embeddings") if value is None else value)
 
 
-def same_samples(checkpoint: FileCheckpoint, one: TensorInfo, other: TensorInfo) -> bool:
+def same_samples(checkpoint: Checkpoint, one: TensorInfo, other: TensorInfo) -> bool:
     """Whether 64 KiB each of the first, middle and last rows are the same bytes in both tensors."""
     if not one.rows or not one.nbytes:
         return True

@@ -19,6 +19,11 @@ from core.export.safetensors_files import INDEX_NAME, MAX_SHARD, SafetensorsArra
 from core.tensor_info import Role, TensorInfo
 
 FORMAT = "pack-quantized"
+# Parts beside the decoder in a model that sees or hears; 'language_model' is the decoder in such a model.
+_TOWERS = frozenset(
+    {"language_model", "vision_tower", "vision_model", "visual", "audio_tower", "multi_modal_projector", "connector"}
+)
+_ALL_EXPERTS = r"re:.*\.experts\..*"
 _NO_LINEAR = (Role.EMBED, Role.NORM, Role.BIAS, Role.ROPE, Role.CONV)
 
 
@@ -74,10 +79,12 @@ def quantization_config(tensors: Iterable[TensorInfo], schemes: Mapping[str, Sch
 
     One scheme targets the class Linear; several target their modules by name, since a class can not tell them apart.
     """
+    tensors = tuple(tensors)
+    towers = any(t.name.partition(".")[0] in _TOWERS for t in tensors)
     distinct = list(dict.fromkeys(schemes.values()))
     groups = {}
     for number, scheme in enumerate(distinct):
-        names = [_module(name) for name, own in schemes.items() if own == scheme]
+        names = [n for name, own in schemes.items() if own == scheme for n in _spellings(_module(name), towers)]
         groups[f"group_{number}"] = {
             "targets": ["Linear"] if len(distinct) == 1 else names,
             "weights": scheme.weights(),
@@ -92,12 +99,16 @@ def quantization_config(tensors: Iterable[TensorInfo], schemes: Mapping[str, Sch
         "format": FORMAT,
         "quantization_status": "compressed",
         "global_compression_ratio": None,
-        "ignore": ignored_modules(tensors, schemes),
+        "ignore": list(dict.fromkeys(n for m in ignored_modules(tensors, schemes) for n in _spellings(m, towers))),
     }
 
 
 def ignored_modules(tensors: Iterable[TensorInfo], schemes: Mapping[str, Scheme]) -> list[str]:
-    """Modules with a matrix that stays as it is. A tied head has no tensor of its own, yet is a Linear all the same."""
+    """Modules with a matrix that stays as it is. A tied head has no tensor of its own, yet is a Linear all the same.
+
+    Experts that are stored as one tensor are no Linear, but vLLM asks for each as if it were.
+    """
+    tensors = tuple(tensors)
     left = [
         _module(t.name)
         for t in tensors
@@ -105,7 +116,26 @@ def ignored_modules(tensors: Iterable[TensorInfo], schemes: Mapping[str, Scheme]
     ]
     if not any(_module(name).endswith("lm_head") for name in [*left, *schemes]):
         left.append("lm_head")
+    if any(".experts." in t.name and len(t.shape) == 3 for t in tensors) and not any(".experts." in n for n in schemes):
+        left.append(_ALL_EXPERTS)
     return left
+
+
+def _spellings(module: str, towers: bool) -> list[str]:
+    """The module's name in the file, and in transformers since 4.52 where a model also sees or hears.
+
+    There the decoder is `model.language_model`, its head `lm_head`, and every other part lies under `model`; published
+    files keep the older names, which loaders translate for tensors but not inside this list.
+    """
+    first, _, rest = module.partition(".")
+    if not towers or module in ("lm_head", _ALL_EXPERTS):
+        return [module]
+    if first == "language_model":
+        return [module, rest.replace("model.", "model.language_model.", 1) if rest.startswith("model.") else rest]
+    if first == "model":
+        inner = rest.partition(".")[0]
+        return [module] if inner in _TOWERS else [module, f"model.language_model.{rest}"]
+    return [module, f"model.{module}"]
 
 
 def side_files(checkpoint: Checkpoint) -> list[tuple[str, Path]]:

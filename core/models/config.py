@@ -27,8 +27,23 @@ GGUF_ARCHITECTURES = {
     "phi3": "phi3",
 }
 
+# Class in `architectures` → model_type, for files that leave the latter out.
+_CLASSES = {
+    "LlamaForCausalLM": "llama",
+    "LLaMAForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3_text",
+    "Gemma3ForConditionalGeneration": "gemma3",
+    "Phi3ForCausalLM": "phi3",
+}
+
 # What the configuration classes of transformers fill in when config.json leaves a field out.
-_COMMON = {"max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
+_COMMON = {"hidden_act": "silu", "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 10000.0}
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "llama": {"max_position_embeddings": 2048, "vocab_size": 32000},
     "mistral": {
@@ -57,6 +72,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "vocab_size": 151936,
     },
     "gemma2": {
+        "hidden_activation": "gelu_pytorch_tanh",
         "attn_logit_softcapping": 50.0,
         "final_logit_softcapping": 30.0,
         "head_dim": 256,
@@ -68,6 +84,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "vocab_size": 256000,
     },
     "gemma3_text": {
+        "hidden_activation": "gelu_pytorch_tanh",
         "head_dim": 256,
         "max_position_embeddings": 131072,
         "num_attention_heads": 8,
@@ -94,10 +111,13 @@ class RopeConfig:
     """Rotary positions. kind: 'default', 'linear', 'llama3', 'yarn', 'longrope', 'dynamic' …
 
     theta_local: base of the sliding layers, 0 when they use the same. partial: rotated share of a head.
-    attention_factor, extrapolation_factor, beta_fast, beta_slow: None when the configuration has none.
+    kind_local: kind of the sliding layers. attention_factor: scale of queries and keys, where config.json gives it or
+    the two scales that it follows from. extrapolation_factor, beta_fast, beta_slow: None when there are none.
+    truncate: YaRN's ramp starts and ends at whole dimensions.
     """
 
     kind: str = "default"
+    kind_local: str = "default"
     theta: float = 10000.0
     theta_local: float = 0.0
     factor: float = 1.0
@@ -109,17 +129,23 @@ class RopeConfig:
     extrapolation_factor: float | None = None
     beta_fast: float | None = None
     beta_slow: float | None = None
+    truncate: bool = True
     long_factor: tuple[float, ...] = ()
     short_factor: tuple[float, ...] = ()
 
     @property
     def attention_scale(self) -> float:
         """Scale of longrope's attention for `factor` = longest ÷ original context (LongRoPE paper, Phi-3)."""
+        if self.attention_factor is not None:
+            return self.attention_factor
         if self.factor <= 1.0:
             return 1.0
-        if self.kind == "yarn":
-            return 0.1 * math.log(self.factor) + 1.0
         return math.sqrt(1.0 + math.log(self.factor) / math.log(self.original_context))
+
+    @property
+    def yarn_extra_scale(self) -> float:
+        """The attention factor over the 0.1·ln(factor) + 1 of the YaRN paper, which llama.cpp applies by itself."""
+        return 1.0 if self.attention_factor is None else self.attention_factor / _yarn_scale(self.factor, 1.0)
 
     def llama3_factors(self, head_dim: int) -> tuple[float, ...]:
         """Divisor of each of the head_dim/2 rotary frequencies (Llama 3.1: 1, blended, or `factor`)."""
@@ -138,6 +164,10 @@ class RopeConfig:
         return tuple(factors)
 
 
+def _yarn_scale(factor: float, scale: float) -> float:
+    return 1.0 if factor <= 1.0 else 0.1 * scale * math.log(factor) + 1.0
+
+
 @dataclass(frozen=True)
 class DecoderConfig:
     """One decoder's configuration. A field that the model does not have is 0, None or empty.
@@ -146,6 +176,7 @@ class DecoderConfig:
     explicit_head_dim: the converter that defined GGUF's keys finds head_dim in this configuration. window_layers: how
     many layers use the sliding window; layer_windows: which, where config.json lists them. attention_scalar: scores
     are divided by its root instead of head_dim's (Gemma). router_normalized: the chosen experts' weights add up to 1.
+    dense_layers: some layers have no experts. bidirectional: tokens also attend to those that follow.
     """
 
     model_type: str
@@ -174,6 +205,9 @@ class DecoderConfig:
     final_softcap: float | None = None
     latent_rank: int = 0
     latent_rope: int = 0
+    activation: str = ""
+    dense_layers: bool = False
+    bidirectional: bool = False
 
 
 def text_fields(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,7 +227,8 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
     Raises UserError when a field has a value that no decoder can have.
     """
     fields = text_fields(config)
-    model_type = str(fields.get("model_type") or "")
+    model_type = str(fields.get("model_type") or _CLASSES.get(_class_name(config), ""))
+    gemma = model_type.startswith("gemma")
     defaults = {**_COMMON, **_DEFAULTS.get(model_type, {})}
 
     def get(*names: str) -> Any:
@@ -245,6 +280,9 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             final_softcap=_number(fields, defaults, "final_logit_softcapping"),
             latent_rank=int(get("kv_lora_rank") or 0),
             latent_rope=int(get("qk_rope_head_dim") or 0) if get("kv_lora_rank") else 0,
+            activation=str(get("hidden_activation", "hidden_act") if gemma else get("hidden_act")),
+            dense_layers=bool(fields.get("mlp_only_layers")) or int(fields.get("decoder_sparse_step") or 1) != 1,
+            bidirectional=bool(fields.get("use_bidirectional_attention")),
         )
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
         raise UserError(
@@ -252,11 +290,16 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
         ) from error
 
 
+def _class_name(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
+
+
 def _gguf_architecture(config: Mapping[str, Any], model_type: str) -> str:
-    names = config.get("architectures") or [""]
-    if names[0] and not str(names[0]).endswith(("ForCausalLM", "ForConditionalGeneration")):
-        return ""  # an embedding model or a classifier has other tensors under the same model_type
-    return GGUF_ARCHITECTURES.get(model_type, "")
+    """'' where the class is unknown too: embedding models, classifiers and variants share a model_type with others."""
+    name = _class_name(config)
+    wrapped = isinstance(config.get("text_config"), Mapping) and name.endswith("ForConditionalGeneration")
+    return GGUF_ARCHITECTURES.get(model_type, "") if not name or name in _CLASSES or wrapped else ""
 
 
 def _number(fields: Mapping[str, Any], defaults: Mapping[str, Any], name: str) -> float | None:
@@ -308,10 +351,13 @@ def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeCo
     kind = "longrope" if kind == "su" else kind
     long_factor = tuple(float(x) for x in settings.get("long_factor") or ())
     factor = float(settings.get("factor") or 1.0)
-    if long_factor and original:
+    if settings.get("factor") is None and kind in ("longrope", "yarn") and original:
         factor = context / original
     attention = settings.get("attention_factor")
     attention = settings.get("attn_factor") if attention is None else attention
+    if attention is None and kind == "yarn" and settings.get("mscale") and settings.get("mscale_all_dim"):
+        scales = (_yarn_scale(factor, float(settings[name])) for name in ("mscale", "mscale_all_dim"))
+        attention = next(scales) / next(scales)
 
     def optional(name: str) -> float | None:
         return None if settings.get(name) is None else float(settings[name])
@@ -319,6 +365,7 @@ def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeCo
     local_theta = local.get("rope_theta") or fields.get("rope_local_base_freq") or defaults.get("rope_local_base_freq")
     return RopeConfig(
         kind=kind,
+        kind_local=str(local.get("rope_type") or local.get("type") or "default").lower(),
         theta=float(settings.get("rope_theta") or fields.get("rope_theta") or defaults["rope_theta"]),
         theta_local=float(local_theta or 0.0),
         factor=factor,
@@ -330,6 +377,7 @@ def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeCo
         extrapolation_factor=optional("extrapolation_factor"),
         beta_fast=optional("beta_fast"),
         beta_slow=optional("beta_slow"),
+        truncate=settings.get("truncate") is not False,
         long_factor=long_factor,
         short_factor=tuple(float(x) for x in settings.get("short_factor") or ()),
     )

@@ -15,6 +15,9 @@ from core.models.side_files import read_json
 from core.models.special_tokens import ID_KEYS, read_special_tokens
 from core.models.tokenizer import Vocabulary, read_vocabulary
 
+# c·tanh(x / c) is x to within rounding for every score that a model has, where Gemma 2 was trained on without caps.
+NO_SOFTCAP = 1e6
+
 
 def gguf_metadata(
     checkpoint: Checkpoint, file_type: int, tensors: Sequence[MappedTensor] | None = None
@@ -70,10 +73,12 @@ def _model_keys(config: DecoderConfig) -> dict[str, GGUFValue]:
             keys["attention.sliding_window_pattern"] = array(GGUFType.BOOL, config.layer_windows)
     if config.architecture == "gemma3" and rope.theta_local:
         keys["rope.freq_base_swa"] = f32(rope.theta_local)
-    if config.attention_softcap:
-        keys["attn_logit_softcapping"] = f32(config.attention_softcap)
-    if config.final_softcap:
-        keys["final_logit_softcapping"] = f32(config.final_softcap)
+    if config.architecture == "gemma2":  # without a key the loader takes 50 and 30
+        keys["attn_logit_softcapping"] = f32(config.attention_softcap or NO_SOFTCAP)
+        keys["final_logit_softcapping"] = f32(config.final_softcap or NO_SOFTCAP)
+    else:
+        caps = {"attn_logit_softcapping": config.attention_softcap, "final_logit_softcapping": config.final_softcap}
+        keys |= {key: f32(cap) for key, cap in caps.items() if cap}
     if config.experts:
         keys["expert_count"] = u32(config.experts)
         keys["expert_used_count"] = u32(config.experts_used)
@@ -101,7 +106,7 @@ def _rope_scaling(config: DecoderConfig) -> dict[str, GGUFValue]:
         }
         optional = {
             "yarn_ext_factor": rope.extrapolation_factor,
-            "yarn_attn_factor": rope.attention_factor,
+            "attn_factor": rope.yarn_extra_scale if rope.yarn_extra_scale != 1.0 else None,
             "yarn_beta_fast": rope.beta_fast,
             "yarn_beta_slow": rope.beta_slow,
         }
@@ -151,4 +156,6 @@ def _space_prefix(folder: Path, config: DecoderConfig, vocabulary: Vocabulary) -
     if config.architecture in ("gemma2", "gemma3") and vocabulary.model == "llama":
         return False
     value = read_json(folder / "tokenizer_config.json").get("add_prefix_space")
-    return value if isinstance(value, bool) and config.architecture == "llama" else None
+    if isinstance(value, bool) and config.architecture == "llama":
+        return value
+    return False if vocabulary.model == "llama" and not vocabulary.space_in_front else None

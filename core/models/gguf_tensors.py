@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.checkpoint.base import Checkpoint, Container
+from core.checkpoint.hf import same_samples
 from core.errors import UserError
 from core.models.config import DecoderConfig, read_config
+from core.models.gguf_check import check_expressible, check_tensors, window_warning
 from core.models.gguf_names import GGUFName, gguf_name, is_skipped
 from core.tensor_info import Role, TensorInfo
 
@@ -84,7 +86,7 @@ def map_tensors(checkpoint: Checkpoint) -> tuple[MappedTensor, ...]:
     stacks: dict[str, dict[int, Piece]] = defaultdict(dict)
     mapped: list[MappedTensor] = []
     for tensor in checkpoint.tensors:
-        if is_skipped(tensor.name) or _is_tied_head(tensor, config):
+        if is_skipped(tensor.name) or _is_tied_head(checkpoint, tensor, config):
             continue
         target = gguf_name(tensor.name, config.architecture)
         if target is None:
@@ -101,7 +103,7 @@ def map_tensors(checkpoint: Checkpoint) -> tuple[MappedTensor, ...]:
     done = {m.name: m if m.pieces else _stack(m.name, stacks[m.name], config) for m in mapped}
     if len(done) != len([m for m in mapped if m.pieces]) + len(stacks):
         raise UserError("Two tensors of the checkpoint go to the same place.", "Check the folder for leftover files.")
-    _check_complete(done, config)
+    check_tensors(done, config)
     computed = {m.name: m for m in _rope_tensors(config)}
     return tuple(sorted((computed | done).values(), key=lambda m: _model_order(m.name)))
 
@@ -140,39 +142,19 @@ def convertible_config(checkpoint: Checkpoint) -> DecoderConfig:
         raise UserError(
             f"The checkpoint is already quantized ({method}).", "Convert from the original 16-bit model instead."
         )
-    _check_expressible(config)
+    check_expressible(config)
     return config
 
 
-def _check_expressible(config: DecoderConfig) -> None:
-    """What GGUF has no key for must be as llama.cpp takes it to be.
-
-    Gemma's attention scale: the head's width, or width ÷ heads in the 27 B models. Qwen 3's router: normalized.
-    Rope: stretched by the ways that the architecture's loader reads.
-    """
-    hint = "Choose a safetensors target, which keeps config.json as it is."
-    kinds = _ROPE_KINDS.get(config.architecture, ("linear", "yarn"))
-    if config.rope.kind not in ("default", "dynamic", *kinds):
-        raise UserError(f"GGUF has no rope scaling '{config.rope.kind}' for {config.architecture}.", hint)
-    if config.architecture == "qwen3moe" and not config.router_normalized:
-        raise UserError("The experts' weights are not normalized (norm_topk_prob), as llama.cpp would do.", hint)
-    if config.architecture in ("gemma2", "gemma3") and config.attention_scalar:
-        largest = config.layers == {"gemma2": 46, "gemma3": 62}[config.architecture]
-        expected = config.hidden // config.heads if largest else config.head_dim
-        if config.attention_scalar != expected:
-            raise UserError(
-                f"Attention is scaled by {config.attention_scalar:g}, where llama.cpp would scale it by {expected}.",
-                hint,
-            )
-
-
-# 'dynamic' changes nothing up to the trained context, and llama.cpp does not go beyond it by itself.
-_ROPE_KINDS = {"llama": ("linear", "yarn", "llama3"), "phi3": ("longrope", "yarn"), "gemma2": ()}
+def conversion_warning(checkpoint: Checkpoint) -> str:
+    """One sentence on what llama.cpp will do otherwise than the model, '' when nothing is known."""
+    config = None if checkpoint.container is Container.GGUF else read_config(checkpoint.config)
+    return window_warning(config) if config is not None and config.architecture else ""
 
 
 def _plain(tensor: TensorInfo, name: str, config: DecoderConfig) -> MappedTensor:
     shape, rows = tensor.shape or (1,), tensor.rows
-    if name == "token_embd.weight" and config.architecture == "gemma3" and 0 < config.vocab < rows:
+    if name in ("token_embd.weight", "output.weight") and config.architecture == "gemma3" and 0 < config.vocab < rows:
         rows = config.vocab  # rows past the vocabulary are never looked up, and the loader wants exactly one a token
         shape = (rows, *shape[1:])
     heads = 0
@@ -217,8 +199,16 @@ def _must_stay(name: str, shape: tuple[int, ...], role: Role) -> bool:
     )
 
 
-def _is_tied_head(tensor: TensorInfo, config: DecoderConfig) -> bool:
-    return tensor.name.endswith("lm_head.weight") and (bool(tensor.tied_to) or config.tied)
+def _is_tied_head(checkpoint: Checkpoint, tensor: TensorInfo, config: DecoderConfig) -> bool:
+    """True for a stored head that only repeats the embedding. One that differs is the model's own, whatever is said."""
+    if not tensor.name.endswith("lm_head.weight"):
+        return False
+    if tensor.tied_to or not config.tied:
+        return bool(tensor.tied_to)
+    embed = next((t for t in checkpoint.tensors if t.role is Role.EMBED), None)
+    if embed is None or (embed.shape, embed.dtype) != (tensor.shape, tensor.dtype):
+        return False
+    return same_samples(checkpoint, embed, tensor)
 
 
 def _stack_names(target: GGUFName) -> tuple[str, ...]:
@@ -259,23 +249,6 @@ def _stack(name: str, pieces: dict[int, Piece], config: DecoderConfig) -> Mapped
     part = {"gate": Role.FFN_GATE, "up": Role.FFN_UP, "down": Role.FFN_DOWN}
     role = part[name.split("ffn_")[1].split("_")[0]]
     return MappedTensor(name, (len(ordered), *shapes.pop()), ordered, role=role, layer=_layer(name))
-
-
-def _check_complete(done: dict[str, MappedTensor], config: DecoderConfig) -> None:
-    needed = ["token_embd.weight", "output_norm.weight"]
-    needed += [f"blk.{i}.{part}.weight" for i in range(config.layers) for part in ("attn_norm", "attn_output")]
-    for name in needed:
-        if name not in done:
-            raise UserError(
-                f"The checkpoint has no tensor for '{name}'.",
-                "A shard may be missing, or config.json belongs to another model.",
-            )
-    extra = [m for m in done.values() if m.layer is not None and m.layer >= config.layers]
-    if extra:
-        raise UserError(
-            f"config.json says {config.layers} layers, but the weights have layer {extra[0].layer}.",
-            "Use the config.json that belongs to these weights.",
-        )
 
 
 def _rope_tensors(config: DecoderConfig) -> list[MappedTensor]:

@@ -53,6 +53,37 @@ _SPLITS = {
     _cased(_CONTRACTIONS + "?", r"\p{N}{1,3}"): "gpt-4o",
 }
 
+# GPT-2's own, as a Split step instead of ByteLevel's built-in one.
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_SPLITS[_GPT2] = "gpt-2"
+_SPLITS[_either(_CONTRACTIONS, _WORD, r"\p{N}", r" ?[^\s\p{L}\p{N}\r\n]+", _SPACES)] = "seed-coder"
+
+# Other spellings of the same, by tiktoken's newer expressions and Seed-Coder: what a possessive quantifier gives back
+# could not go on matching here, and [\r\n]+ at the end of \s* finds no more than [\r\n].
+_SPELLINGS = (
+    (r"'(?i:[sdmt]|ll|ve|re)", _CONTRACTIONS),
+    ("?+", "?"),
+    ("++", "+"),
+    (r"\s*[\r\n]|", r"\s*[\r\n]+|"),
+    (r"\p{N}{1}|", r"\p{N}|"),
+    ("\r", r"\r"),
+    ("\n", r"\n"),
+)
+
+# Splitters of several Split steps one after the other, in llama.cpp's table of expressions. 'Digits' stands for that
+# step with each digit alone. Sources: the tokenizer.json of DeepSeek LLM and Coder, DeepSeek V3, Viking.
+_CJK = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+"
+_CHAINS = {
+    (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, "Digits"): "deepseek-coder",
+    (
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
+        r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|" + _SPACES,
+    ): "deepseek-v3",
+    (" ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+", "Digits"): "viking",
+}
+
 _UNKNOWN_HINT = "Choose a safetensors target, or convert with a newer version of Bitsmith."
 
 
@@ -66,8 +97,12 @@ def detect_pre_tokenizer(tokenizer: Mapping[str, Any]) -> str:
             return "gpt-2"
         if own_regex and kinds == ["Digits", "ByteLevel"] and steps[0].get("individual_digits"):
             return "smollm"
+        if not own_regex and len(kinds) > 2:
+            chain = tuple(_chained(step) for step in steps[:-1])
+            if chain in _CHAINS:
+                return _CHAINS[chain]
         if not own_regex and kinds == ["Split", "ByteLevel"]:
-            expression = _expression(steps[0])
+            expression = _canonical(_expression(steps[0]))
             if expression == _LLAMA3:
                 # One splitting under two names: the first also takes whole words that are tokens before it merges.
                 return "llama-bpe" if (tokenizer.get("model") or {}).get("ignore_merges") else "dbrx"
@@ -83,6 +118,19 @@ def _steps(pre_tokenizer: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
     if pre_tokenizer.get("type") != "Sequence":
         return [pre_tokenizer]
     return [step for item in pre_tokenizer.get("pretokenizers", []) for step in _steps(item)]
+
+
+def _canonical(expression: str) -> str:
+    for other, ours in _SPELLINGS:
+        expression = expression.replace(other, ours)
+    return expression
+
+
+def _chained(step: Mapping[str, Any]) -> str:
+    if step.get("type") == "Digits" and step.get("individual_digits"):
+        return "Digits"
+    isolates = step.get("type") == "Split" and step.get("behavior") == "Isolated" and not step.get("invert")
+    return _expression(step).replace("\r", r"\r").replace("\n", r"\n") if isolates else ""
 
 
 def _expression(step: Mapping[str, Any]) -> str:

@@ -58,7 +58,9 @@ def read_special_tokens(
     for kind in ID_KEYS:
         key = f"{kind}_token_id"
         candidates = [ids.get(names[kind]) if names[kind] else None]
-        candidates += [source.get(key) for source in (config, nested, generation)]
+        given = [source.get(key) for source in (config, nested, generation)]
+        # Several ends of a text come as a list: the first is the model's, the others are those of turns.
+        candidates += [*given, *(value[0] for value in given if isinstance(value, list) and value)]
         number = next(
             (c for c in candidates if isinstance(c, int) and not isinstance(c, bool) and 0 <= c < count), None
         )
@@ -98,16 +100,15 @@ def _apply_post_processor(processor: Mapping[str, Any] | None, names: dict[str, 
 
 
 def read_templates(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
-    """Chat templates by name, the default under ''. tokenizer_config.json goes before files of their own."""
-    given = settings.get("chat_template")
-    if given is None:
-        given = read_text(folder / "chat_template.jinja")
-        more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-        if given and more:
-            given = [{"name": "default", "template": given}]
-            given += [{"name": p.stem, "template": read_text(p)} for p in more]
-        if not given:
-            given = read_json(folder / "chat_template.json").get("chat_template")
+    """Chat templates by name, the default under ''. A file of their own goes before tokenizer_config.json."""
+    given: Any = read_text(folder / "chat_template.jinja")
+    more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    if given and more:
+        given = [{"name": "default", "template": given}]
+        given += [{"name": p.stem, "template": read_text(p)} for p in more]
+    given = given or settings.get("chat_template") or read_json(folder / "chat_template.json").get("chat_template")
+    if isinstance(given, Mapping):
+        given = [{"name": name, "template": template} for name, template in given.items()]
     if isinstance(given, str):
         return {"": given} if given else {}
     templates: dict[str, str] = {}

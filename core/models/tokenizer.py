@@ -15,11 +15,13 @@ from typing import Any
 
 from core.errors import UserError
 from core.models.pre_tokenizer import detect_pre_tokenizer
+from core.models.sentencepiece_file import UNIGRAM, read_settings
 from core.models.side_files import read_json, read_text
 
 SPACE = "\u2581"  # SentencePiece writes a space so
 ADDED_SCORE = -1000.0
 PAD_SCORE = -10000.0
+_TOKENIZER_HINT = "Choose a safetensors target, which copies the tokenizer as it is."
 
 
 class TokenType(IntEnum):
@@ -35,7 +37,10 @@ class TokenType(IntEnum):
 
 @dataclass
 class Vocabulary:
-    """tokens[i], types[i] (and scores[i] for SentencePiece) belong to id i. merges: 'left right', BPE only."""
+    """tokens[i], types[i] (and scores[i] for SentencePiece) belong to id i. merges: 'left right', BPE only.
+
+    space_in_front: SentencePiece only, whether a text is split as if it started with a space.
+    """
 
     model: str
     pre: str
@@ -43,6 +48,7 @@ class Vocabulary:
     types: list[int]
     scores: list[float] = field(default_factory=list)
     merges: list[str] = field(default_factory=list)
+    space_in_front: bool = True
     tokenizer: Mapping[str, Any] | None = None
 
     @property
@@ -56,20 +62,47 @@ class Vocabulary:
 def read_vocabulary(folder: Path, architecture: str, count: int) -> Vocabulary:
     """The tokenizer of a folder, filled up with unused tokens to `count`, the rows of the embedding.
 
-    Raises UserError when there is no tokenizer, it is of an unknown kind, or has more tokens than the embedding rows.
+    Raises UserError when there is no tokenizer, it is of an unknown kind, has a token twice, or has more tokens than
+    the embedding rows.
     """
+    vocabulary = _read(folder, architecture, count)
+    _make_unique(vocabulary)
+    return vocabulary
+
+
+def _make_unique(vocabulary: Vocabulary) -> None:
+    """llama.cpp stops at two ids with one text. Padding gives way; two real tokens are an error."""
+    seen: dict[str, int] = {}
+    for i, (text, kind) in enumerate(zip(vocabulary.tokens, vocabulary.types, strict=True)):
+        if kind == TokenType.UNUSED:
+            continue
+        if seen.setdefault(text, i) != i:
+            raise UserError(
+                f"The tokenizer has the token {text!r} twice, as {seen[text]} and {i}; llama.cpp loads no such file.",
+                _TOKENIZER_HINT,
+            )
+    for i, kind in enumerate(vocabulary.types):
+        if kind == TokenType.UNUSED:
+            while seen.setdefault(vocabulary.tokens[i], i) != i:
+                vocabulary.tokens[i] = f"[UNUSED {vocabulary.tokens[i]}]"
+
+
+def _read(folder: Path, architecture: str, count: int) -> Vocabulary:
     tokenizer = read_json(folder / "tokenizer.json") or None
-    if (folder / "tokenizer.model").is_file() and architecture != "qwen3moe":
-        return _sentencepiece(folder, tokenizer, count)
+    if architecture != "qwen3moe":
+        found = _sentencepiece(folder, tokenizer, count)
+        if found is not None:
+            return found
     if tokenizer is not None:
         model = tokenizer.get("model") or {}
         if model.get("type") == "BPE" and not model.get("byte_fallback"):
+            _check_normalizer(tokenizer)
             return _byte_level(tokenizer, detect_pre_tokenizer(tokenizer), count)
         if model.get("type") in ("BPE", "Unigram"):
             return _sentencepiece_json(tokenizer, count)
         raise UserError(
             f"GGUF conversion does not know tokenizers of the type {model.get('type', 'unknown')}.",
-            "Choose a safetensors target, which copies the tokenizer as it is.",
+            _TOKENIZER_HINT,
         )
     vocabulary = read_json(folder / "vocab.json")
     merges = read_text(folder / "merges.txt")
@@ -79,6 +112,16 @@ def read_vocabulary(folder: Path, architecture: str, count: int) -> Vocabulary:
         "The folder has no tokenizer (tokenizer.json or tokenizer.model).",
         "Download the tokenizer files of the model into the same folder.",
     )
+
+
+def _check_normalizer(tokenizer: Mapping[str, Any]) -> None:
+    """llama.cpp leaves text as it is; NFC (Qwen) changes only text that hardly anyone types, and is let pass."""
+    outer = tokenizer.get("normalizer") or {}
+    kinds = [step.get("type") for step in outer.get("normalizers", [outer]) if step]
+    if other := [kind for kind in kinds if kind != "NFC"]:
+        raise UserError(
+            f"The tokenizer changes text first ({other[0]}), which llama.cpp would not do.", _TOKENIZER_HINT
+        )
 
 
 def looks_special(token: str) -> bool:
@@ -165,16 +208,32 @@ def _put(vocabulary: Vocabulary, number: int, text: str, score: float, kind: int
         vocabulary.types[number] = int(kind)
 
 
-def _sentencepiece(folder: Path, tokenizer: Mapping[str, Any] | None, count: int) -> Vocabulary:
+def _refuse_unigram() -> None:
+    raise UserError(
+        "The tokenizer is a Unigram model; llama.cpp would split text by its pieces in another way.", _TOKENIZER_HINT
+    )
+
+
+def _sentencepiece(folder: Path, tokenizer: Mapping[str, Any] | None, count: int) -> Vocabulary | None:
+    """tokenizer.model, or None when there is none or (Llama 3's own format) only tokenizer.json can be read."""
     from sentencepiece import SentencePieceProcessor
 
+    path = folder / "tokenizer.model"
     pieces = SentencePieceProcessor()
     try:
-        pieces.LoadFromFile(str(folder / "tokenizer.model"))
-    except (OSError, RuntimeError) as error:
+        data = path.read_bytes()
+        settings = read_settings(data)
+        pieces.LoadFromSerializedProto(data)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, RuntimeError, ValueError) as error:
+        if tokenizer is not None:
+            return None
         raise UserError(
             "tokenizer.model is not a SentencePiece model.", "Download the file again from the model's page."
         ) from error
+    if settings.kind == UNIGRAM:
+        _refuse_unigram()
     result = _blank(count)
     # A list at a time: asking for each of 262,144 pieces alone takes ten times as long.
     numbers = list(range(pieces.GetPieceSize()))
@@ -198,7 +257,20 @@ def _sentencepiece(folder: Path, tokenizer: Mapping[str, Any] | None, count: int
         text, kind = _added(token["content"], bool(token.get("special")))
         _put(result, number, text, ADDED_SCORE, kind)
     result.tokenizer = tokenizer
+    result.space_in_front = settings.space_in_front if tokenizer is None else _space_in_front(tokenizer)
     return result
+
+
+def _space_in_front(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether a step of tokenizer.json puts a space before the text."""
+    for key, inner in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
+        outer = tokenizer.get(key) or {}
+        for step in outer.get(inner) or [outer]:
+            if step.get("type") == "Prepend":
+                return True
+            if step.get("type") == "Metaspace":
+                return step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space") is not False
+    return False
 
 
 def _sentencepiece_json(tokenizer: Mapping[str, Any], count: int) -> Vocabulary:
@@ -210,20 +282,19 @@ def _sentencepiece_json(tokenizer: Mapping[str, Any], count: int) -> Vocabulary:
     model = tokenizer["model"]
     result = _blank(count)
     if model["type"] == "Unigram":
-        scored = [(text, i, float(score)) for i, (text, score) in enumerate(model["vocab"])]
-    else:
-        ranks: dict[str, int] = {}
-        for rank, merge in enumerate(model.get("merges") or []):
-            left, _, right = merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
-            ranks.setdefault(left + right, rank)
-        least = ADDED_SCORE * 1000.0  # pieces that no merge makes
-        scored = [(text, i, -float(ranks[text]) if text in ranks else least) for text, i in model["vocab"].items()]
-    unknown = model.get("unk_token") or model.get("unk_id")
+        _refuse_unigram()
+    ranks: dict[str, int] = {}
+    for rank, merge in enumerate(model.get("merges") or []):
+        left, _, right = merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])
+        ranks.setdefault(left + right, rank)
+    least = ADDED_SCORE * 1000.0  # pieces that no merge makes
+    scored = [(text, i, -float(ranks[text]) if text in ranks else least) for text, i in model["vocab"].items()]
+    unknown = model.get("unk_token")
     for text, i, score in scored:
         if re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", text):
             kind = TokenType.BYTE
         else:
-            kind = TokenType.UNKNOWN if unknown in (text, i) else TokenType.NORMAL
+            kind = TokenType.UNKNOWN if text == unknown else TokenType.NORMAL
         _put(result, i, text, 0.0 if kind is not TokenType.NORMAL else score, kind)
     for token in tokenizer.get("added_tokens") or []:
         number, content = int(token["id"]), token["content"]
@@ -232,4 +303,5 @@ def _sentencepiece_json(tokenizer: Mapping[str, Any], count: int) -> Vocabulary:
         text, kind = _added(content, bool(token.get("special")))
         _put(result, number, text, ADDED_SCORE, kind)
     result.tokenizer = tokenizer
+    result.space_in_front = _space_in_front(tokenizer)
     return result

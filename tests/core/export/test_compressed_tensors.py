@@ -179,8 +179,28 @@ def test_every_matrix_that_stays_is_listed() -> None:
         "model.layers.0.mlp.gate",
         "model.layers.0.self_attn.k_proj",
         "lm_head",
+        r"re:.*\.experts\..*",
     ]
-    assert ignored_modules(tensors, {**schemes, "lm_head.weight": W4})[-1] == "model.layers.0.self_attn.k_proj"
+    assert "lm_head" not in ignored_modules(tensors, {**schemes, "lm_head.weight": W4})
+
+
+@pytest.mark.parametrize(
+    ("stored", "loaded"),
+    [
+        ("language_model.model.layers.0.mlp.up_proj", "model.language_model.layers.0.mlp.up_proj"),
+        ("language_model.lm_head", "lm_head"),
+        ("vision_tower.encoder.layers.0.mlp.fc1", "model.vision_tower.encoder.layers.0.mlp.fc1"),
+        ("multi_modal_projector.linear_1", "model.multi_modal_projector.linear_1"),
+    ],
+)
+def test_parts_of_a_model_that_sees_are_named_as_stored_and_as_loaded(stored: str, loaded: str) -> None:
+    """transformers gives the modules of published files other names than their tensors have."""
+    names = [f"{stored}.weight", "vision_tower.a.weight", "language_model.model.layers.0.mlp.down_proj.weight"]
+    tensors = [TensorInfo(name, (64, 64), "BF16", 8192, role=Role.OTHER) for name in names]
+    ignore = quantization_config(tensors, {names[2]: W4})["ignore"]
+    assert {stored, loaded} <= set(ignore)
+    mixed = quantization_config(tensors, {names[0]: W4, names[2]: Scheme(8, 64, True)})["config_groups"]
+    assert {stored, loaded} <= set(mixed["group_0"]["targets"])
 
 
 def test_what_goes_along(tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def test_metadata_of_a_gguf_is_kept(tmp_path: Path) -> None:
     writer.add_float64("custom.double", 0.1)
     writer.add_array("custom.bools", [True, False])
     writer.add_array("custom.texts", ["x", "y"])
-    writer.add_string("quantize.imatrix.file", "kept")
+    writer.add_string("quantize.imatrix.file", "of the source, not of the new file")
+    writer.add_string("quantize.other", "kept")
     writer.add_tensor("output.weight", ARRAYS["output.weight"])
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -177,7 +178,7 @@ def test_metadata_of_a_gguf_is_kept(tmp_path: Path) -> None:
     raw = {key: record for key, record in kept.items() if isinstance(record, bytes)}
     assert set(raw) == {
         "general.architecture",
-        *("custom.large", "custom.double", "custom.bools", "custom.texts", "quantize.imatrix.file"),
+        *("custom.large", "custom.double", "custom.bools", "custom.texts", "quantize.other"),
     }
     for key, record in raw.items():
         assert record in source

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tiny_models import write_llama
 
@@ -170,6 +171,36 @@ def test_yarn(copied: Tiny) -> None:
         "llama.rope.scaling.yarn_beta_fast": 32.0,
         "llama.rope.scaling.yarn_beta_slow": 1.0,
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "extra"),
+    [
+        ({}, None),
+        ({"attention_factor": 1.0}, 0.878249),  # 1 ÷ (0.1 ln 4 + 1)
+        ({"mscale": 1.0, "mscale_all_dim": 0.5}, 0.935178),  # 1 ÷ (0.05 ln 4 + 1)
+    ],
+)
+def test_yarn_s_attention_factor(fields: dict[str, float], extra: float | None, copied: Tiny) -> None:
+    """llama.cpp multiplies its own factor by this key; config.json means the product."""
+    folder = copied("qwen2")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config["rope_parameters"] = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, **fields}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    value = metadata(folder).get("qwen2.rope.scaling.attn_factor")
+    assert (value and value.value) == pytest.approx(extra, abs=1e-6)
+
+
+def test_gemma_2_without_caps(copied: Tiny) -> None:
+    """null means none; a missing key would mean 50 and 30 to llama.cpp."""
+    folder = copied("gemma2")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {"attn_logit_softcapping": None, "final_logit_softcapping": None}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = metadata(folder)
+    for kind in ("attn", "final"):
+        cap = np.float64(found[f"gemma2.{kind}_logit_softcapping"].value)
+        assert cap * np.tanh(200.0 / cap) == pytest.approx(200.0, rel=1e-7)
 
 
 def test_windows_in_an_order_of_their_own(copied: Tiny) -> None:

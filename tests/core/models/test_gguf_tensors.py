@@ -19,6 +19,7 @@ from core.checkpoint import Checkpoint, open_checkpoint
 from core.errors import UserError
 from core.models import MappedTensor, map_tensors, read_mapped
 from core.models.gguf_names import gguf_name, is_skipped
+from core.models.gguf_tensors import conversion_warning
 from core.models.read_mapped import interleaved
 
 Tiny = Callable[[str], Path]
@@ -289,6 +290,68 @@ def test_rope_that_a_loader_does_not_read(name: str, kind: str, copied: Tiny) ->
     assert f"'{kind}'" in refused(change_config(copied(name), rope_parameters=rope))
 
 
+@pytest.mark.parametrize(
+    ("name", "fields", "words"),
+    [
+        ("llama3", {"hidden_act": "relu"}, "'relu'"),
+        ("gemma3", {"hidden_activation": "silu"}, "'silu'"),
+        ("gemma3", {"use_bidirectional_attention": True}, "both directions"),
+        ("qwen3moe", {"mlp_only_layers": [0]}, "no experts"),
+        ("qwen3moe", {"decoder_sparse_step": 2}, "no experts"),
+        ("qwen2", {"head_dim": 32}, "width of 64"),
+        ("qwen2", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}}, "beta_fast"),
+        ("qwen2", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "truncate"),
+        ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, "without its factors"),
+        (
+            "gemma3",
+            {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "'linear' for sliding layers",
+        ),
+        ("llama3", {"architectures": ["OtherForCausalLM"]}, "OtherForCausalLM"),
+        ("llama3", {"tie_word_embeddings": False}, "there is none"),
+        ("llama3", {"intermediate_size": 95}, "95"),
+        ("llama3", {"hidden_size": 128, "head_dim": 16}, "128"),
+    ],
+)
+def test_what_llama_cpp_would_do_otherwise(name: str, fields: dict[str, object], words: str, copied: Tiny) -> None:
+    assert words in refused(change_config(copied(name), **fields))
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "shape"),
+    [
+        ("qwen3", "model.layers.0.self_attn.o_proj.bias", (64,)),
+        ("llama3", "model.norm.bias", (64,)),
+        ("llama3", "lm_head.bias", (512,)),
+        ("gemma2", "lm_head.weight", (512, 64)),
+        ("qwen3moe", "model.layers.0.mlp.up_proj.weight", (96, 64)),
+    ],
+)
+def test_tensors_that_no_loader_takes(name: str, tensor: str, shape: tuple[int, ...], copied: Tiny) -> None:
+    folder = change_weights(copied(name), lambda w: w.update({tensor: torch.ones(shape)}))
+    assert f"'{tensor}'" in refused(folder)
+
+
+def test_a_missing_matrix_is_named(copied: Tiny) -> None:
+    folder = change_weights(copied("llama3"), lambda w: w.pop("model.layers.1.mlp.down_proj.weight"))
+    assert "blk.1.ffn_down.weight" in refused(folder)
+
+
+@pytest.mark.parametrize("left_out", ["architectures", "model_type"])
+def test_class_or_type_alone_is_enough(left_out: str, copied: Tiny) -> None:
+    for name in ("llama3", "gemma2"):
+        assert "blk.2.attn_q.weight" in by_name(change_config(copied(name), **{left_out: None}))
+
+
+def test_a_window_that_llama_cpp_does_not_keep(tiny: Tiny) -> None:
+    warned = {}
+    for name in ("mistral", "gemma3", "qwen2"):
+        with open_checkpoint(tiny(name)) as checkpoint:
+            warned[name] = conversion_warning(checkpoint)
+    assert "looks back 64 tokens in 3 of 3 layers" in warned["mistral"]
+    assert warned["gemma3"] == warned["qwen2"] == ""
+
+
 def test_gemma_s_own_attention_scale(copied: Tiny) -> None:
     assert "scaled by 64" in refused(change_config(copied("gemma3"), query_pre_attn_scalar=64))
 
@@ -298,6 +361,15 @@ def test_a_head_that_repeats_the_embedding_is_left_out(copied: Tiny) -> None:
         copied("llama3"), lambda w: w.update({"lm_head.weight": w["model.embed_tokens.weight"].clone()})
     )
     assert "output.weight" not in by_name(folder)
+
+
+@pytest.mark.parametrize("name", ["llama3", "gemma3"])
+def test_a_head_that_differs_is_kept(name: str, copied: Tiny) -> None:
+    """As transformers 5 keeps it, though config.json says that head and embedding are one."""
+    folder = copied(name)
+    head = load_file(folder / "model.safetensors")["model.embed_tokens.weight"] + 1
+    change_weights(folder, lambda w: w.update({"lm_head.weight": head}))
+    assert by_name(folder)["output.weight"].shape == (512, 64)
 
 
 def test_rows_past_gemma_s_vocabulary(copied: Tiny) -> None:

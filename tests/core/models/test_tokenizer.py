@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from core.checkpoint import open_checkpoint
 from core.errors import UserError
 from core.export.gguf_values import GGUFType
 from core.models import gguf_metadata
+from core.models.sentencepiece_file import BPE, SentencePieceSettings, read_settings
 from core.models.special_tokens import read_special_tokens, read_templates
 from core.models.tokenizer import TokenType, Vocabulary, looks_special, read_vocabulary
 
@@ -195,7 +197,6 @@ def test_more_tokens_than_rows(tiny: Tiny) -> None:
         ("tokenizer.json", {"model": "BPE"}),
         ("tokenizer.json", {"model": {"type": "BPE"}, "pre_tokenizer": {"type": "ByteLevel"}, "added_tokens": 3}),
         ("tokenizer_config.json", {"chat_template": [3], "eos_token": 4}),
-        ("tokenizer.model", "not a model"),
     ],
 )
 def test_damaged_files(file: str, content: Any, copied: Tiny) -> None:
@@ -206,6 +207,98 @@ def test_damaged_files(file: str, content: Any, copied: Tiny) -> None:
     assert caught.value.hint
 
 
+def test_a_tokenizer_model_that_is_no_sentencepiece(copied: Tiny) -> None:
+    """Llama 3's folders hold one in a format of its own, beside the tokenizer.json that counts."""
+    folder = copied("llama3")
+    wanted = keys(folder)
+    write(folder / "tokenizer.model", "IQ== 0\nIg== 1\n")
+    assert keys(folder) == wanted
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.model is not"):
+        keys(folder)
+
+
+def test_a_token_twice(copied: Tiny) -> None:
+    folder = copied("qwen2")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["added_tokens"].append({"id": 500, "content": "a", "special": False})
+    write(folder / "tokenizer.json", tokenizer)
+    with pytest.raises(UserError, match="'a' twice"):
+        keys(folder)
+    tokenizer["added_tokens"][-1]["content"] = "[PAD505]"  # the name that padding would have
+    write(folder / "tokenizer.json", tokenizer)
+    tokens = keys(folder)["tokens"]
+    assert tokens[500] == "[PAD505]"
+    assert len(set(tokens)) == len(tokens) == 512
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "fits"),
+    [
+        ({"type": "NFC"}, True),
+        ({"type": "Sequence", "normalizers": []}, True),
+        ({"type": "Lowercase"}, False),
+        ({"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Replace"}]}, False),
+    ],
+)
+def test_text_that_is_changed_first(normalizer: dict[str, Any], fits: bool, copied: Tiny) -> None:
+    folder = copied("qwen2")
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    write(folder / "tokenizer.json", tokenizer | {"normalizer": normalizer})
+    if fits:
+        assert keys(folder)["model"] == "gpt2"
+        return
+    with pytest.raises(UserError, match="changes text first"):
+        keys(folder)
+
+
+def test_unigram_is_refused(copied: Tiny, tmp_path: Path) -> None:
+    """llama.cpp joins pieces greedily by score; a Unigram model takes the likeliest split of the whole text."""
+    folder = copied("mistral")
+    text = tmp_path / "text.txt"
+    write(text, "The quick brown fox jumps over the lazy dog near the river bank.\n" * 20)
+    sentencepiece.SentencePieceTrainer.Train(
+        input=str(text),
+        model_prefix=str(folder / "tokenizer"),
+        vocab_size=60,
+        model_type="unigram",
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    with pytest.raises(UserError, match="Unigram"):
+        keys(folder)
+    (folder / "tokenizer.model").unlink()
+    write(folder / "tokenizer.json", {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.0]]}})
+    with pytest.raises(UserError, match="Unigram"):
+        keys(folder)
+
+
+def test_settings_inside_tokenizer_model(tiny: Tiny, tmp_path: Path) -> None:
+    for name, space in (("mistral", True), ("gemma2", False)):
+        settings = read_settings((tiny(name) / "tokenizer.model").read_bytes())
+        assert settings == SentencePieceSettings(BPE, space)
+    whole = (tiny("mistral") / "tokenizer.model").read_bytes()
+    for end in range(1, len(whole), 501):  # cut anywhere, it is read or refused
+        with contextlib.suppress(ValueError):
+            read_settings(whole[:end])
+
+
+@pytest.mark.parametrize(
+    ("steps", "space"),
+    [
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend"}, {"type": "Replace"}]}}, True),
+        ({"normalizer": {"type": "Replace"}}, False),
+        ({"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "first"}}, True),
+        ({"pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "never"}}, False),
+        ({}, False),
+    ],
+)
+def test_a_space_in_front(steps: dict[str, Any], space: bool, copied: Tiny) -> None:
+    folder = copied("mistral")
+    write(folder / "tokenizer.json", tokenizer_json_of(folder / "tokenizer.model") | {"pre_tokenizer": None} | steps)
+    assert keys(folder).get("add_space_prefix", True) is space
+
+
 def test_where_ids_come_from(tmp_path: Path) -> None:
     """The text in tokenizer_config.json, then special_tokens_map.json, then ids in config and generation config."""
     write(tmp_path / "tokenizer_config.json", {"bos_token": {"content": "<s>"}})
@@ -214,6 +307,8 @@ def test_where_ids_come_from(tmp_path: Path) -> None:
     ids = {"<s>": 0, "</s>": 1, "<p>": 2}
     found = read_special_tokens(tmp_path, {"eos_token_id": [5, 6], "sep_token_id": 50}, None, ids, 10)
     assert found.ids == {"bos": 0, "pad": 2, "unk": 3, "eos": 9}
+    several = read_special_tokens(tmp_path, {"bos_token_id": [7], "cls_token_id": [6, 5]}, None, ids, 10)
+    assert (several.ids["bos"], several.ids["cls"]) == (0, 6), "of several ends the first, where nothing else is said"
     nested = read_special_tokens(tmp_path, {"text_config": {"eos_token_id": 4}}, None, ids, 10)
     assert nested.ids["eos"] == 4
 
@@ -229,11 +324,13 @@ def test_a_template_that_ends_a_prompt(tmp_path: Path) -> None:
 
 def test_chat_templates_in_files(tmp_path: Path) -> None:
     assert read_templates(tmp_path, {}) == {}
+    assert read_templates(tmp_path, {"chat_template": "config"}) == {"": "config"}
+    assert read_templates(tmp_path, {"chat_template": {"default": "a", "rag": "b"}}) == {"": "a", "rag": "b"}
     write(tmp_path / "chat_template.json", {"chat_template": "json"})
     assert read_templates(tmp_path, {}) == {"": "json"}
     write(tmp_path / "chat_template.jinja", "jinja")
     assert read_templates(tmp_path, {}) == {"": "jinja"}
-    assert read_templates(tmp_path, {"chat_template": "config"}) == {"": "config"}
+    assert read_templates(tmp_path, {"chat_template": "config"}) == {"": "jinja"}, "as transformers takes them"
     (tmp_path / "additional_chat_templates").mkdir()
     write(tmp_path / "additional_chat_templates" / "tool-use.jinja", "tools")
     assert read_templates(tmp_path, {}) == {"": "jinja", "tool_use": "tools"}
