@@ -8,15 +8,6 @@
 namespace bitsmith {
 namespace BITSMITH_NS {
 
-// Importance of the block's columns, the largest in [1, 2). Columns of none keep a trace: no sum of weights is zero.
-BITSMITH_INLINE void load_weights(const float* const weight[kLanes], int n, F* w) {
-    load_transposed(weight, 0, n, w);
-    F largest = splat(0.0f);
-    for (int i = 0; i < n; ++i) largest = max(largest, w[i]);
-    const F scale = as_float(splat(0x7F000000) - exponent_bits(largest));
-    for (int i = 0; i < n; ++i) w[i] = max(w[i] * scale, splat(1.0f / 16777216.0f));
-}
-
 // The float16 nearest to scale: never Inf, and never 0 unless scale is.
 BITSMITH_INLINE I scale_to_f16(const F& scale) {
     const I smallest = select(equal(scale, splat(0.0f)), splat(0), splat(1));

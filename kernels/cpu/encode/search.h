@@ -45,6 +45,15 @@ BITSMITH_INLINE I exponent_bits(const F& a) {
     return bits(a) & splat(0x7F800000);
 }
 
+// Importance of the block's columns, the largest in [1, 2). Columns of none keep a trace: no sum of weights is zero.
+BITSMITH_INLINE void load_weights(const float* const weight[kLanes], int n, F* w) {
+    load_transposed(weight, 0, n, w);
+    F largest = splat(0.0f);
+    for (int i = 0; i < n; ++i) largest = max(largest, w[i]);
+    const F scale = as_float(splat(0x7F000000) - exponent_bits(largest));
+    for (int i = 0; i < n; ++i) w[i] = max(w[i] * scale, splat(1.0f / 16777216.0f));
+}
+
 template <int kValues, bool kWeighted>
 BITSMITH_INLINE void load_normalised(const Batch& batch, Normalised<kValues, kWeighted>& block) {
     load_transposed(batch.x, 0, kValues, block.x);
@@ -56,14 +65,7 @@ BITSMITH_INLINE void load_normalised(const Batch& batch, Normalised<kValues, kWe
     block.inverse = as_float(splat(0x7F000000) - exponent);
     for (int i = 0; i < kValues; ++i) block.x[i] = clamp(block.x[i] * block.inverse, -2.0f, 2.0f);
     block.largest = min(largest * block.inverse, splat(2.0f));
-    if constexpr (kWeighted) {
-        load_transposed(batch.weight, 0, kValues, block.w);
-        largest = splat(0.0f);
-        for (int i = 0; i < kValues; ++i) largest = max(largest, block.w[i]);
-        const F scale = as_float(splat(0x7F000000) - exponent_bits(largest));
-        // Columns of no importance keep a trace of it, so that no sum of weights is zero.
-        for (int i = 0; i < kValues; ++i) block.w[i] = max(block.w[i] * scale, splat(1.0f / 16777216.0f));
-    }
+    if constexpr (kWeighted) load_weights(batch.weight, kValues, block.w);
 }
 
 struct StoredScale {
