@@ -18,13 +18,13 @@ from core.checkpoint.quantized_source import quantized_source
 from core.checkpoint.reading import FileCheckpoint
 from core.checkpoint.tokenizer_check import tokenizer_findings
 from core.checkpoint.value_scan import ScanStep, scan_values
+from core.export.gguf_values import MAX_NAME
 from core.models.config import GGUF_ARCHITECTURES
 from core.tensor_info import Role
 
 __all__ = ["Finding", "ScanStep", "examine", "scan_values"]
 
 GGUF_WRITABLE = frozenset(GGUF_ARCHITECTURES.values())
-GGUF_NAME_BYTES = 64  # llama.cpp keeps names in 64 bytes, the closing zero included
 _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 
@@ -141,12 +141,10 @@ def _names(checkpoint: Checkpoint) -> Iterator[Finding]:
     # For a known architecture the names are translated to GGUF's short ones.
     if checkpoint.container is not Container.GGUF and checkpoint.architecture in GGUF_WRITABLE:
         return
-    long = [tensor.name for tensor in checkpoint.tensors if len(tensor.name.encode()) >= GGUF_NAME_BYTES]
+    long = [tensor.name for tensor in checkpoint.tensors if len(tensor.name.encode()) > MAX_NAME]
     if not long:
         return
-    message = (
-        f"{len(long):,} tensor names have {GGUF_NAME_BYTES} bytes or more, which GGUF can not hold: {some(long, 1)}."
-    )
+    message = f"{len(long):,} tensor names have more than {MAX_NAME} bytes, which GGUF can not hold: {some(long, 1)}."
     severity: Severity = "error" if checkpoint.container is Container.GGUF else "warning"
     yield Finding(severity, "long-names", message, "Choose a safetensors format for this model.", long[0])
 

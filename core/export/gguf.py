@@ -14,6 +14,7 @@ from core.checkpoint.base import Checkpoint
 from core.checkpoint.gguf import GgufCheckpoint
 from core.errors import UserError
 from core.export.gguf_values import (
+    MAX_NAME,
     QUANTIZATION_VERSION,
     GGUFType,
     GGUFValue,
@@ -25,7 +26,6 @@ from kernels.layouts import LAYOUTS
 
 VERSION = 3
 DEFAULT_ALIGNMENT = 32
-MAX_NAME = 63  # bytes; the loader's buffer is 64 with its final zero
 MAX_AXES = 4
 
 GGUFTensor = tuple[str, Sequence[int], str, int]

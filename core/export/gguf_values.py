@@ -91,6 +91,7 @@ FILE_TYPES = {
 FILE_TYPES |= {"Q3_K": 12, "Q4_K": 15, "Q5_K": 17}
 
 QUANTIZATION_VERSION = 2
+MAX_NAME = 63  # bytes of a tensor's name; llama.cpp's buffer is 64 with its final zero
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ class GgmlBlock(Format):
         c = self.contract
         if c.tensor_scale is not None:
             # A block scale is amax/6 in units of the tensor's scale; E4M3 ends at 2^-9 of its unit, 448 is its largest.
-            return max(options.amax / 448.0 * 2.0**-9 / self.error_bound, 2.0**-100)
+            return max(options.amax / layouts.E4M3_MAX * 2.0**-9 / self.error_bound, 2.0**-100)
         if c.scale is not ElementType.F16:
             return super().bound_floor(options)
         # F16 ends at 2^-24; a super-block's scale is divided by its largest sub-scale before it is stored.
@@ -191,7 +191,7 @@ class GgmlBlock(Format):
 
     def tensor_scale(self, options: EncodeOptions) -> float:
         """The scale of the whole matrix (NVFP4): the largest |x| lands on the largest code times scale. 1 for zeros."""
-        return float(np.float32(options.amax / (6.0 * 448.0))) or 1.0
+        return float(np.float32(options.amax / (layouts.E2M1_MAX * layouts.E4M3_MAX))) or 1.0
 
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
         search = options.method is Method.SEARCH
