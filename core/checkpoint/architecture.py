@@ -29,12 +29,17 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
+def gguf_architecture(model_type: str) -> str:
+    """GGUF's name for a model_type of config.json; the model_type itself where the two do not differ."""
+    return _MODEL_TYPES.get(model_type, model_type)
+
+
 def architecture_of(config: Mapping[str, Any]) -> str:
     """GGUF's name for the decoder, the model_type itself when it has none, '' when the config does not say."""
     for part in (text_config(config), config):
         model_type = part.get("model_type")
         if isinstance(model_type, str) and 0 < len(model_type) <= 64:
-            return _MODEL_TYPES.get(model_type, model_type)
+            return gguf_architecture(model_type)
     classes = config.get("architectures")
     if isinstance(classes, list) and classes and isinstance(classes[0], str) and len(classes[0]) <= 64:
         return _CLASSES.get(classes[0], classes[0])

@@ -11,20 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from core.checkpoint.architecture import gguf_architecture
 from core.errors import UserError
 
 # Hugging Face `model_type` → GGUF architecture, for the architectures that convert.
 GGUF_ARCHITECTURES = {
-    "llama": "llama",
-    "mistral": "llama",
-    "mixtral": "llama",
-    "qwen2": "qwen2",
-    "qwen3": "qwen3",
-    "qwen3_moe": "qwen3moe",
-    "gemma2": "gemma2",
-    "gemma3": "gemma3",
-    "gemma3_text": "gemma3",
-    "phi3": "phi3",
+    kind: gguf_architecture(kind)
+    for kind in (
+        *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"),
+        *("gemma2", "gemma3", "gemma3_text", "phi3"),
+    )
 }
 
 # Class in `architectures` → model_type, for files that leave the latter out.
