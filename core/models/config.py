@@ -281,8 +281,9 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             bidirectional=bool(fields.get("use_bidirectional_attention")),
         )
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError) as error:
+        what = str(error) if type(error) is ValueError else "a list or text where a number belongs, or the reverse"
         raise UserError(
-            f"config.json has a value that can not be read: {error}.", "Compare the file with the model's original."
+            f"config.json has a value that can not be read: {what}.", "Compare the file with the model's original."
         ) from error
 
 
@@ -346,7 +347,12 @@ def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeCo
     kind = str(settings.get("rope_type") or settings.get("type") or "default").lower()
     kind = "longrope" if kind == "su" else kind
     long_factor = tuple(float(x) for x in settings.get("long_factor") or ())
+    if kind in ("linear", "llama3") and settings.get("factor") is None:
+        raise ValueError(f"rope scaling '{kind}' without a factor")
     factor = float(settings.get("factor") or 1.0)
+    theta = float(settings.get("rope_theta") or fields.get("rope_theta") or defaults["rope_theta"])
+    if not 0.0 < theta < math.inf or not 0.0 < factor < math.inf:
+        raise ValueError(f"rope base {theta:g}, factor {factor:g}")
     if settings.get("factor") is None and kind in ("longrope", "yarn") and original:
         factor = context / original
     attention = settings.get("attention_factor")
@@ -362,7 +368,7 @@ def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeCo
     return RopeConfig(
         kind=kind,
         kind_local=str(local.get("rope_type") or local.get("type") or "default").lower(),
-        theta=float(settings.get("rope_theta") or fields.get("rope_theta") or defaults["rope_theta"]),
+        theta=theta,
         theta_local=float(local_theta or 0.0),
         factor=factor,
         partial=float(settings.get("partial_rotary_factor") or fields.get("partial_rotary_factor") or 1.0),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
+from core.errors import UserError
 from core.export.gguf_values import GGUFType, GGUFValue, array, f32, string
 from core.models.gguf_tensors import MappedTensor
 from core.models.side_files import read_json, read_text
@@ -147,8 +148,14 @@ def _many(value: Any) -> list[str]:
 
 
 def read_card(path: Path) -> dict[str, str | list[str]]:
-    """Scalars and plain lists of a model card's front matter; anything nested is left out. {} without one."""
-    lines = read_text(path).splitlines()
+    """Scalars and plain lists of a model card's front matter; anything nested is left out. {} without one.
+
+    A card that is no UTF-8 has none either: it says nothing that a program needs.
+    """
+    try:
+        lines = read_text(path).splitlines()
+    except UserError:
+        return {}
     if not lines or lines[0].strip() != "---":
         return {}
     card: dict[str, str | list[str]] = {}

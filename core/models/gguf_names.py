@@ -14,9 +14,10 @@ _LAYER = re.compile(r"^layers\.(\d+)\.(.+)$")
 _EXPERT = re.compile(r"^(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w1|w2|w3)\.weight$")
 _FUSED = re.compile(r"^(?:mlp|block_sparse_moe)\.experts\.(gate_up_proj|down_proj)(?:\.weight)?$")
 
-# Buffers that older checkpoints carry though they follow from the configuration, and parts that see or hear.
+# Buffers that older checkpoints carry though they follow from the configuration, what Transformer Engine notes beside
+# each layer, and parts that see or hear.
 _SKIPPED = re.compile(
-    r"(?:\.|^)(?:rotary_emb\.inv_freq|attn(?:ention)?\.(?:masked_)?bias)$"
+    r"(?:\.|^)(?:rotary_emb\.(?:inv_freq|(?:cos|sin)_cached)|_extra_state|attn(?:ention)?\.(?:masked_)?bias)$"
     r"|(?:^|\.)(?:vision_tower|vision_model|multi_modal_projector|visual|image_newline|audio_tower|embed_vision)(?:\.|$)"
 )
 

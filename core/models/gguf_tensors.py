@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -137,8 +138,9 @@ def convertible_config(checkpoint: Checkpoint) -> DecoderConfig:
             f"Conversion to GGUF does not know the architecture {names[0]}.",
             "Choose a safetensors target such as w4a16-g128, which needs no names.",
         )
-    if checkpoint.config.get("quantization_config"):
-        method = dict(checkpoint.config["quantization_config"]).get("quant_method", "a quantization")
+    if quantized := checkpoint.config.get("quantization_config"):
+        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
+        method = method or "a method that config.json does not name"
         raise UserError(
             f"The checkpoint is already quantized ({method}).", "Convert from the original 16-bit model instead."
         )

@@ -54,7 +54,8 @@ def read_special_tokens(
     if tokenizer is not None and not (tokenizer.get("model") or {}).get("byte_fallback"):
         found.add.setdefault("bos", False)  # llama.cpp's default for a splitter may be to add it
     generation = read_json(folder / "generation_config.json")
-    nested = config.get("text_config") or {}
+    nested = config.get("text_config")
+    nested = nested if isinstance(nested, Mapping) else {}
     for kind in ID_KEYS:
         key = f"{kind}_token_id"
         candidates = [ids.get(names[kind]) if names[kind] else None]

@@ -7,7 +7,7 @@ with scores, byte pieces). SentencePiece comes as tokenizer.model, or only as to
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -261,15 +261,20 @@ def _sentencepiece(folder: Path, tokenizer: Mapping[str, Any] | None, count: int
     return result
 
 
-def _space_in_front(tokenizer: Mapping[str, Any]) -> bool:
-    """Whether a step of tokenizer.json puts a space before the text."""
+def _outer_steps(tokenizer: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The steps of normalizer and pre-tokenizer, in their order."""
     for key, inner in (("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")):
         outer = tokenizer.get(key) or {}
-        for step in outer.get(inner) or [outer]:
-            if step.get("type") == "Prepend":
-                return True
-            if step.get("type") == "Metaspace":
-                return step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space") is not False
+        yield from outer.get(inner) or [outer]
+
+
+def _space_in_front(tokenizer: Mapping[str, Any]) -> bool:
+    """Whether a step of tokenizer.json puts a space before the text."""
+    for step in _outer_steps(tokenizer):
+        if step.get("type") == "Prepend":
+            return True
+        if step.get("type") == "Metaspace":
+            return step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space") is not False
     return False
 
 
@@ -283,6 +288,12 @@ def _sentencepiece_json(tokenizer: Mapping[str, Any], count: int) -> Vocabulary:
     result = _blank(count)
     if model["type"] == "Unigram":
         _refuse_unigram()
+    steps = list(_outer_steps(tokenizer))
+    if not any(s.get("type") == "Metaspace" or (s.get("type"), s.get("content")) == ("Replace", SPACE) for s in steps):
+        raise UserError(
+            "The tokenizer keeps spaces as they are, where llama.cpp would write them as SentencePiece does.",
+            _TOKENIZER_HINT,
+        )
     ranks: dict[str, int] = {}
     for rank, merge in enumerate(model.get("merges") or []):
         left, _, right = merge.partition(" ") if isinstance(merge, str) else (merge[0], "", merge[1])

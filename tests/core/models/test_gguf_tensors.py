@@ -302,6 +302,10 @@ def test_rope_that_a_loader_does_not_read(name: str, kind: str, copied: Tiny) ->
         ("qwen2", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16}}, "beta_fast"),
         ("qwen2", {"rope_parameters": {"rope_type": "yarn", "factor": 2.0, "truncate": False}}, "truncate"),
         ("phi3", {"rope_parameters": {"rope_type": "longrope"}}, "without its factors"),
+        ("llama3", {"rope_parameters": {"rope_type": "linear"}}, "without a factor"),
+        ("llama3", {"rope_parameters": None, "rope_theta": float("nan")}, "rope base nan"),
+        ("llama3", {"num_key_value_heads": [2, 2, 2]}, "a list or text where a number belongs"),
+        ("llama3", {"quantization_config": "awq"}, "already quantized"),
         (
             "gemma3",
             {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "factor": 2.0}}},

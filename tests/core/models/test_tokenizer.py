@@ -114,12 +114,13 @@ def tokenizer_json_of(model: Path) -> dict[str, Any]:
     bpe = {"type": "BPE", "unk_token": "<unk>", "byte_fallback": True, "vocab": vocab}
     return {
         "added_tokens": added,
+        "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
         "pre_tokenizer": None,
         "model": {**bpe, "merges": [pair for _, _, _, pair in sorted(merges)]},
     }
 
 
-def test_sentencepiece_from_tokenizer_json(copied: Tiny) -> None:
+def test_sentencepiece_from_tokenizer_json(copied: Tiny, tiny: Tiny) -> None:
     """Without tokenizer.model the order of the merges gives scores of the same order."""
     folder = copied("mistral")
     with_model = keys(folder)
@@ -131,10 +132,14 @@ def test_sentencepiece_from_tokenizer_json(copied: Tiny) -> None:
     assert found["tokens"][:360] == with_model["tokens"][:360]
     assert found["token_type"][3:360] == with_model["token_type"][3:360]
     assert found["token_type"][0] == UNKNOWN
+    assert found["add_space_prefix"] is False
     merged = [i for i in range(259, 360) if len(found["tokens"][i]) > 1]
     assert len(merged) > 20
     by_model = sorted(merged, key=lambda i: with_model["scores"][i])
     assert sorted(merged, key=lambda i: found["scores"][i]) == by_model
+    write(folder / "tokenizer.json", tokenizer_json_of(tiny("mistral") / "tokenizer.model") | {"normalizer": None})
+    with pytest.raises(UserError, match="keeps spaces"):
+        keys(folder)
 
 
 def test_merges_as_strings_and_pairs(tmp_path: Path) -> None:
@@ -295,7 +300,7 @@ def test_settings_inside_tokenizer_model(tiny: Tiny, tmp_path: Path) -> None:
 )
 def test_a_space_in_front(steps: dict[str, Any], space: bool, copied: Tiny) -> None:
     folder = copied("mistral")
-    write(folder / "tokenizer.json", tokenizer_json_of(folder / "tokenizer.model") | {"pre_tokenizer": None} | steps)
+    write(folder / "tokenizer.json", tokenizer_json_of(folder / "tokenizer.model") | {"normalizer": None} | steps)
     assert keys(folder).get("add_space_prefix", True) is space
 
 
