@@ -59,6 +59,11 @@ def decide(
 ) -> list[Fate]:
     """One fate a tensor, in their order. Raises UserError for a rule that matches nothing, or rows that must divide."""
     _check_rules(recipe.rules, tensors, target)
+    if model and max(recipe.keep_first, recipe.keep_last) > model.layers:
+        raise UserError(
+            f"The model has {model.layers} layers; {max(recipe.keep_first, recipe.keep_last)} can not be kept.",
+            "Keep fewer layers.",
+        )
     tied = not any(t.role is Role.HEAD and len(t.shape) > 1 for t in tensors)
     order: dict[Role, int] = {}
     fates: dict[str, Fate] = {}
@@ -142,7 +147,7 @@ def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: 
     if misfit is Misfit.STOP:
         raise UserError(
             f"'{t.name}' can not be {wanted.name}: {problem}.",
-            "Choose a smaller block or group, or let such tensors fall back.",
+            "Choose a smaller block or group, or let such tensors fall back (--misfit smaller-block).",
         )
     if misfit is Misfit.SMALLER:
         for f in smaller:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.metadata
 import io
 import json
 import os
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         return _complain(e, as_json)
     except (Cancelled, KeyboardInterrupt):
-        return _complain(UserError("Cancelled."), as_json, code=3)
+        hint = "--resume goes on where it stopped." if "convert" in words else ""
+        return _complain(UserError("Cancelled.", hint), as_json, code=3)
     except _Usage as e:
         return _complain(UserError(str(e)), as_json, code=2)
     except BrokenPipeError:
@@ -118,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="bitsmith", description="Quantize language-model checkpoints.")
     common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--version", action="version", version=f"bitsmith {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
@@ -152,6 +155,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _version() -> str:
+    try:
+        return importlib.metadata.version("bitsmith")
+    except importlib.metadata.PackageNotFoundError:
+        return "from a folder that is not installed"
+
+
 def _recipe_options(p: argparse.ArgumentParser) -> None:
     from core.formats import Method
     from core.recipe import KeepGroup, Misfit
@@ -159,9 +169,15 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
     p.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe saved from the window (JSON)")
     p.add_argument(
-        "--rule", action="append", default=[], metavar="REGEX=FORMAT", help="another format for some tensors"
+        "--rule",
+        action="append",
+        default=[],
+        metavar="REGEX=FORMAT",
+        help="another format, or keep; the first rule decides",
     )
-    p.add_argument("--keep", action="append", default=[], metavar="REGEX", help="keep these tensors in 16 bits")
+    p.add_argument(
+        "--keep", action="append", default=[], metavar="REGEX", help="keep these in 16 bits, whatever the rules say"
+    )
     p.add_argument(
         "--keep-group",
         action="append",
@@ -171,8 +187,14 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--keep-first", type=int, default=None, metavar="N", help="keep the first N layers in 16 bits")
     p.add_argument("--keep-last", type=int, default=None, metavar="N", help="keep the last N layers in 16 bits")
-    p.add_argument("--method", choices=[m.value for m in Method], help="how the numbers are chosen")
-    p.add_argument("--misfit", choices=[m.value for m in Misfit], help="for rows that the blocks do not divide")
+    p.add_argument(
+        "--method", choices=[m.value for m in Method], help="how the numbers are chosen; default: clip-search"
+    )
+    p.add_argument(
+        "--misfit",
+        choices=[m.value for m in Misfit],
+        help="for rows that the blocks do not divide; default: smaller-block",
+    )
 
 
 if __name__ == "__main__":

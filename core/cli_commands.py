@@ -17,7 +17,7 @@ from core.formats import FORMATS, Method
 from core.plan import Plan, make_plan, misfit_costs
 from core.progress import CancelToken, Progress, TensorResult
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
-from core.run import RunResult, run
+from core.run import RunResult, run, unfinished
 from core.targets import TARGETS
 from core.units import format_bytes, format_duration
 
@@ -77,14 +77,16 @@ def _finite(value: Any) -> Any:
 
 
 def info(args: argparse.Namespace, token: CancelToken) -> int:
-    from core.checkpoint.doctor import examine, scan_values
+    from core.checkpoint.doctor import Finding, examine, scan_values
     from core.models import model_shape
 
     with open_checkpoint(args.path) as checkpoint:
         findings = list(examine(checkpoint))
         if args.scan:
-            for step in scan_values(checkpoint, token):
-                findings += step.findings
+            found = [f for step in scan_values(checkpoint, token) for f in step.findings]
+            findings += found or [
+                Finding("info", "values-read", "Every value was read; none is out of the ordinary.", "")
+            ]
         shape = model_shape(checkpoint)
         values = sum(t.values for t in checkpoint.tensors if not t.tied_to)
         if args.json:
@@ -120,7 +122,7 @@ def info(args: argparse.Namespace, token: CancelToken) -> int:
                 f"values), vocabulary {shape.vocab:,}, context {shape.context:,}"
             )
         for f in findings:
-            print(f"  {f.severity}: {f.message} {f.hint}")
+            print(f"  {f.severity}: {f.message} {f.hint}".rstrip())
     return 0
 
 
@@ -166,7 +168,8 @@ def plan(args: argparse.Namespace, token: CancelToken) -> int:
             return 0
         _print_summary(made)
         print(
-            f"  takes about {format_duration(made.expected_seconds)} and {format_bytes(made.expected_memory)} of memory"
+            f"  takes about {format_duration(made.expected_seconds)}, up to {format_bytes(made.expected_memory)} of "
+            f"memory, and {format_bytes(made.scratch_bytes)} of disk beside the output"
         )
         if costs:
             sizes = (f"{p.value} {'refuses' if n is None else format_bytes(n)}" for p, n in costs.items())
@@ -195,6 +198,8 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
         output = args.output or default_output(checkpoint, made)
         if not args.json:
             _print_summary(made)
+        if not args.resume and unfinished(output, made):
+            print("An unfinished run of this job is there; it starts anew. --resume would go on.", file=sys.stderr)
         job = run(made, checkpoint, output, token, args.resume, args.threads, args.overwrite)
         result = _drive(job, quiet=args.json)
         if args.json:
@@ -224,7 +229,7 @@ def _drive(job: Generator[Progress, None, RunResult], quiet: bool) -> RunResult:
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             return stop.value
         if not quiet:
-            left = f", {format_duration(p.seconds_left)} left" if p.seconds_left is not None else ""
+            left = f", {format_duration(max(1.0, round(p.seconds_left)))} left" if p.seconds_left is not None else ""
             text = f"{p.phase} {int(p.share * 100)} %, tensor {p.tensor_index + 1} of {p.tensor_count}{left}"
             show_step(text, p.share)
 
@@ -296,14 +301,15 @@ def verify(args: argparse.Namespace, token: CancelToken) -> int:
 
 
 def formats(args: argparse.Namespace, token: CancelToken) -> int:
-    bits = {(f.container, f.name): f.contract.effective_bits for f in FORMATS}
+    bits = {(f.container, f.name): f.contract for f in FORMATS}
     rows = [
         {
             "name": t.name,
             "kind": t.kind.value,
             "container": t.container,
             "base": t.base,
-            "effective_bits": bits[(t.container, t.base)],
+            "effective_bits": bits[(t.container, t.base)].effective_bits,
+            "bits_a_row": bits[(t.container, t.base)].bits_a_row,
             "summary": t.summary,
         }
         for t in TARGETS
@@ -311,8 +317,10 @@ def formats(args: argparse.Namespace, token: CancelToken) -> int:
     if args.json:
         show({"targets": rows})
         return 0
+    print(f"  {'target':<20} {'kind':<7} {'bits a weight of its base type':<31} what it is")
     for r in rows:
-        print(f"  {r['name']:<20} {r['kind']:<7} {r['effective_bits']:>7.3f} bits  {r['summary']}")
+        row = "" if r["bits_a_row"] == 0 else f" + {r['bits_a_row']} a row"
+        print(f"  {r['name']:<20} {r['kind']:<7} {r['effective_bits']:.3f}{row:<26} {r['summary']}")
     return 0
 
 

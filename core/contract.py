@@ -149,3 +149,10 @@ class NumericContract:
         if isinstance(g, PerBlock):
             return self.bits + (scale_bits + zero_bits) / (g.rows * g.cols)
         return self.bits
+
+    @property
+    def bits_a_row(self) -> int:
+        """Bits that each row adds to `effective_bits` a value: scale and zero point of a whole row, else 0."""
+        if not isinstance(self.granularity, PerChannel):
+            return 0
+        return (self.scale.bits if self.scale else 0) + (self.zero_bits or (self.zero.bits if self.zero else 0))

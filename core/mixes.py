@@ -79,8 +79,8 @@ def _head(target: Target, t: Subject, base: str) -> Choice:
     what = "the output head" if t.role is Role.HEAD else "the embedding, which is also the output head,"
     if target.name == "MXFP4_MOE" or base == "Q8_0":
         return Choice("Q8_0", f"{what} gets 8 bits")
-    if t.shape[-1] % (256 if base in SMALLER_BLOCK else 32):
-        return Choice("Q8_0", f"{what} gets 8 bits, since its rows do not divide")
+    if t.shape[-1] % 256:
+        return Choice("Q8_0", f"{what} gets 8 bits, since 256 does not divide its rows")
     return Choice("Q6_K", f"{what} gets 6 bits")
 
 

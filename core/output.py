@@ -43,6 +43,8 @@ def _explain(e: OSError, path: Path) -> UserError:
         return UserError(
             f"The file system of {where} does not hold files this large.", "Choose another disk as output."
         )
+    if e.errno in (errno.EEXIST, errno.ENOTDIR):
+        return UserError(f"{where} is a file, not a folder.", "Choose another folder for the output.")
     if e.errno == errno.ENAMETOOLONG:
         return UserError("The output's name is too long.", "Choose a shorter name.")
     if e.errno == errno.ENOENT:

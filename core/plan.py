@@ -76,6 +76,8 @@ class TensorPlan:
 class Plan:
     """Everything a run needs to know; `bytes_total` is the exact size of what will be written (all files of a folder).
 
+    source_bytes: of the source's files with weights.
+
     warnings: sentences for the user, shown before the run. bits_per_weight: payload and metadata of all tensors over
     all values. expected_seconds, expected_memory: estimates (bytes of resident memory). scratch_bytes: room on the disk
     that a run asks for beside the output, which needs no second copy.
@@ -109,7 +111,7 @@ class Plan:
 
     @property
     def change(self) -> float:
-        """Output size against the source's tensors, as a share: −0.7 means 70 % smaller."""
+        """Output size against the source's weight files, as a share: −0.7 means 70 % smaller."""
         return self.bytes_total / self.source_bytes - 1.0 if self.source_bytes else 0.0
 
     @property
@@ -144,7 +146,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
         target=target,
         tensors=tensors,
         layout=layout,
-        source_bytes=checkpoint.total_bytes,
+        source_bytes=checkpoint.file_bytes,
         source_fingerprint=checkpoint.fingerprint(),
         expected_seconds=estimate_seconds(tensors),
         expected_memory=BASE_MEMORY + BLOCK_BUDGET,
@@ -232,8 +234,9 @@ def _with_padding(drafts: list[TensorPlan], layout: Layout) -> list[TensorPlan]:
 def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     out = []
     if plan.bytes_total >= plan.source_bytes:
+        same = "Every tensor has its format already. " if all(t.action is Action.COPY for t in plan.tensors) else ""
         out.append(
-            f"The output is not smaller than the source ({format_bytes(plan.bytes_total)} against "
+            f"{same}The output is not smaller than the source ({format_bytes(plan.bytes_total)} against "
             f"{format_bytes(plan.source_bytes)})."
         )
     if plan.fallback_share > FALLBACK_WARNING:
@@ -241,7 +244,8 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         widths = sorted({t.shape[-1] for t in fallen})
         kinds = sorted({t.format_name for t in fallen})
         out.append(
-            f"{len(fallen)} of {len(plan.tensors)} tensors get {', '.join(kinds)} instead, because their rows of "
+            f"{len(fallen)} of {len(plan.tensors)} tensors {'get' if len(fallen) > 1 else 'gets'} "
+            f"{', '.join(kinds)} instead, because rows of "
             f"{', '.join(f'{w:,}' for w in widths[:3])} values do not divide into this format's blocks."
         )
     if any(t.action is Action.QUANTIZE and t.source_dtype not in FLOAT_DTYPES for t in plan.tensors):
@@ -250,10 +254,16 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"The source is already quantized ({', '.join(dtypes)}); quality can only fall. "
             "Use the original if you can."
         )
-    if any(t.format is not None and t.format.name.endswith("-asym") for t in plan.tensors):
+    asymmetric = {t.format.name for t in plan.tensors if t.format is not None and t.format.name.endswith("-asym")}
+    if asymmetric:
         out.append(
-            "vLLM reads zero points as they are; transformers 5 loads them only when from_pretrained gets "
-            "quantization_config=CompressedTensorsConfig(dequantize=True)."
+            "transformers 5 loads zero points only when from_pretrained gets "
+            "quantization_config=CompressedTensorsConfig(dequantize=True); vLLM needs nothing."
+        )
+    if any(name.startswith("w8") for name in asymmetric):
+        out.append(
+            "vLLM's Marlin kernels take zero points with 4 bits only; with 8 bits it needs a Hopper GPU (Machete). "
+            "The symmetric target has no such limit."
         )
     if not plan.target.is_folder and (warning := conversion_warning(checkpoint)):
         out.append(warning)

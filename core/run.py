@@ -227,6 +227,8 @@ def _write(
             if not queue:
                 break
             result = queue.popleft().result()
+            if token.paused:
+                record()  # a pause may be long: what is finished is safe first
             token.check()
             i = result.block.tensor
             t = plan.tensors[i]

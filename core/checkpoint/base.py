@@ -56,6 +56,11 @@ class Checkpoint(ABC):
         """Stored bytes of all tensors, each shared storage counted once."""
         return sum(t.nbytes for t in self.tensors if not t.tied_to)
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of all files with weights, headers included, as they were when they were opened."""
+        return sum(f.stat().st_size for f in self.files)
+
     @abstractmethod
     def read_raw(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Stored bytes of rows start…stop as uint8 [rows, bytes of a row]. Raises UserError when the file is short."""

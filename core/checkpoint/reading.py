@@ -39,6 +39,10 @@ class FileCheckpoint(Checkpoint):
         self.architecture = architecture
         self.notes = tuple(notes)  # (code, detail) of what the reader met and the doctor puts in words
 
+    @property
+    def file_bytes(self) -> int:
+        return sum(f.size for f in self.opened)
+
     def read_raw(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
         start, stop = row_range(tensor, start, stop)
         size = row_bytes(tensor.dtype, tensor.columns)

@@ -141,7 +141,8 @@ def _disk(folder: Path) -> Check:
         free = psutil.disk_usage(str(existing)).free
     except OSError as error:
         return Check("Output folder", ERROR, f"Its free space can not be read ({error.strerror}).", "Choose another.")
-    text = f"{format_bytes(free)} are free there."
+    there = "there" if existing == folder else "where it would be made"
+    text = f"{format_bytes(free)} are free {there}."
     if free < LITTLE_DISK:
         return Check("Output folder", WARNING, text, "Make room, or choose a folder on another disk.")
     return Check("Output folder", OK, text)

@@ -7,7 +7,9 @@ from core.checkpoint import open_checkpoint
 from core.contract import ByteCount
 from core.errors import UserError
 from core.plan import Action, make_plan, misfit_costs
+from core.progress import CancelToken
 from core.recipe import KeepGroup, Misfit, Recipe, Rule
+from core.run import run
 from core.targets import TARGETS
 
 
@@ -108,3 +110,33 @@ def test_plan_of_a_file_and_its_folder_agree(tiny, tmp_path):
     folder = write_llama(tmp_path / "two", tied=False, shards=2)
     with open_checkpoint(folder) as other:
         assert make_plan(other, Recipe("Q8_0")).bytes.payload == one.bytes.payload
+
+
+def test_a_head_that_256_does_not_divide_is_no_fallback(narrow):
+    plan = make_plan(narrow, Recipe("Q4_0"))
+    assert formats(plan)["token_embd.weight"] == "Q8_0"
+    assert not plan.warnings
+
+
+def test_more_layers_than_there_are_can_not_be_kept(tiny):
+    with pytest.raises(UserError, match="2 layers; 100"):
+        make_plan(tiny, Recipe("Q8_0", keep_first=100))
+
+
+def test_the_same_types_again_are_said_to_change_nothing(tiny, tmp_path):
+    for _ in run(make_plan(tiny, Recipe("Q8_0")), tiny, tmp_path / "a.gguf", CancelToken()):
+        pass
+    with open_checkpoint(tmp_path / "a.gguf") as made:
+        plan = make_plan(made, Recipe("Q8_0"))
+        assert plan.source_bytes == plan.bytes_total
+        assert any("has its format already" in w for w in plan.warnings)
+
+
+def test_zero_points_are_warned_of(tiny):
+    def warned(target):
+        return " ".join(make_plan(tiny, Recipe(target)).warnings)
+
+    assert "CompressedTensorsConfig(dequantize=True)" in warned("w4a16-g64-asym")
+    assert "Marlin" not in warned("w4a16-g64-asym")
+    assert "Marlin" in warned("w8a16-g64-asym")
+    assert "zero points" not in warned("w4a16-g64")

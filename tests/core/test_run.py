@@ -336,3 +336,18 @@ def test_nvfp4_as_source_copies_or_applies_its_tensor_scales(folder, tmp_path):
     with open_checkpoint(tmp_path / "a.gguf") as a, open_checkpoint(tmp_path / "d.gguf") as d:
         name = "blk.0.ffn_up.weight"
         assert np.allclose(a.read_rows(a.tensor(name)), d.read_rows(d.tensor(name)), atol=2e-3)
+
+
+def test_a_pause_saves_what_is_finished(folder, tmp_path):
+    output, token = tmp_path / "out", CancelToken()
+    with open_checkpoint(folder) as checkpoint:
+        plan = make_plan(checkpoint, Recipe("Q8_0"))
+        job = run(plan, checkpoint, output, token, threads=1)
+        for _ in range(9):
+            next(job)
+        before = journal_path(output).stat().st_size
+        token.pause()
+        threading.Timer(0.3, token.resume).start()
+        next(job)
+        assert journal_path(output).stat().st_size > before + 8 * 50
+        job.close()
