@@ -22,12 +22,12 @@ class PackQuantized(Format):
     """
 
     container = "safetensors"
-    row_multiple = 32  # zero points of 32 rows fill whole words for any width
 
     def __init__(self, bits: int, group: int, symmetric: bool) -> None:
         self.bits = bits
         self.group = group
         self.symmetric = symmetric
+        self.row_multiple = 1 if symmetric else 32 // bits  # rows whose zero points fill a word
         self.name = f"w{bits}a16-" + (f"g{group}" if group else "channel") + ("" if symmetric else "-asym")
         half = 1 << (bits - 1)
         self.contract = NumericContract(
