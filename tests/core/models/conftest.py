@@ -69,6 +69,20 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], str]] = {
         "sentencepiece",
     ),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {}, "qwen2"),
+    "qwen2-yarn": (
+        "Qwen2ForCausalLM",
+        "Qwen2Config",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
+                "attention_factor": 1.3,
+                "original_max_position_embeddings": 64,
+            }
+        },
+        "qwen2",
+    ),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {"head_dim": 32, "tie_word_embeddings": True}, "qwen2"),
     "qwen3moe": (
         "Qwen3MoeForCausalLM",
