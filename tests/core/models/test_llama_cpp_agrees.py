@@ -29,8 +29,10 @@ SPLITTERS: dict[str, tuple[list[str], bool]] = {
     "gpt-2": ([r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"], False),
     "dbrx": (
         [
-            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
-            r"\s*[\r\n]|\s+(?!\S)|\s+"
+            (
+                r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|"
+                r"\s*[\r\n]|\s+(?!\S)|\s+"
+            )
         ],
         False,
     ),
