@@ -5,24 +5,28 @@ from __future__ import annotations
 import contextlib
 import threading
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.export.layout import PlacedPart
 from core.formats import EncodeOptions, Format, Method
+from core.formats.pack_quantized import PackQuantized
 from core.journal import WrittenBlock
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
 from core.output import OutputFiles
 from core.plan import BLOCK_BUDGET, TensorPlan
+from core.units import format_bytes
 from kernels import ops
 from kernels.layouts import F16_MAX
 
 BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
+SEARCH_BYTES_PER_VALUE = 48  # the same where the search over a group sees a whole long row; both measured
 BLOCK_VALUES = 1 << 21  # more is no faster: the block leaves the cache
 
 
@@ -63,6 +67,23 @@ def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
             out.append(Block(index, start, stop))
             start = stop
     return out or [Block(index, 0, t.rows)]
+
+
+def check_memory(tensors: Sequence[TensorPlan], threads: int) -> None:
+    """Raise UserError for rows so long that the fewest that go together would not fit in the memory that is free."""
+    free = psutil.virtual_memory().available
+    for i, t in enumerate(tensors):
+        unit = min(t.rows, t.format.row_multiple) if t.format else 1
+        if unit * t.columns <= BLOCK_VALUES:
+            continue
+        each = SEARCH_BYTES_PER_VALUE if isinstance(t.format, PackQuantized) else BYTES_PER_VALUE
+        need = (split(i, t, threads)[0].stop * t.columns) * each
+        if need > free:
+            raise UserError(
+                f"The rows of '{t.name}' have {t.columns:,} values, which needs {format_bytes(need)} of memory; "
+                f"{format_bytes(free)} are free.",
+                "Check whether the file is damaged; else keep this tensor with a 'keep' rule.",
+            )
 
 
 def amax_of(checkpoint: Checkpoint, t: TensorPlan, blocks: list[Block]) -> Iterator[tuple[int, float]]:

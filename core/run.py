@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from core.blocks import Block, BlockResult, BlockWorker, amax_of, split
+from core.blocks import Block, BlockResult, BlockWorker, amax_of, check_memory, split
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
@@ -85,6 +85,8 @@ def run(
         return _run_result(output, plan, entries, clock)
     check_output(output, checkpoint, plan.layout, overwrite)
     check_leftovers(output)
+    threads = threads or worker_count()
+    check_memory(plan.tensors, threads)
     with disk_errors(output):
         journal = Journal(journal_path(output))
     files = None
@@ -100,7 +102,6 @@ def run(
                 discard(output)
         clock.skip(plan, done)
         files = OutputFiles(output, plan.layout, keep=bool(done))
-        threads = threads or worker_count()
         entries = yield from _write(plan, checkpoint, files, journal, done, token, clock, threads)
         files.sync()
         yield from _verify(plan, files, journal, entries, token, clock, threads)
