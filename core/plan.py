@@ -156,8 +156,8 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
 
 
 # 10⁶ values a second that one thread of a 2023 desktop encodes, decodes and compares; only for the estimate shown.
-RATES = {"Q2_K": 25, "Q3_K": 25, "Q4_K": 35, "Q5_K": 35, "Q6_K": 45, "IQ4_NL": 30, "IQ4_XS": 30}
-DEFAULT_RATE = 150
+RATES = {"Q2_K": 60, "Q3_K": 120, "Q4_K": 80, "Q5_K": 80, "Q6_K": 90, "IQ4_NL": 35, "IQ4_XS": 45}
+DEFAULT_RATE = 160
 DISK_BYTES_PER_SECOND = 1e9
 
 
