@@ -92,7 +92,9 @@ def build_window(settings: Settings | None = None) -> MainWindow:
 def start_background(window: MainWindow) -> None:
     """What the first picture does not need: the devices, and the other pages once their libraries are loaded."""
     from app.devices import load_devices
+    from app.garbage import Garbage
 
+    Garbage(window)
     services = window.services
     load_devices(services, window.memory_bar.set_devices)
     services.jobs.run("Load libraries", lambda _token: load_libraries(), lambda _none: window.build_pages())

@@ -70,6 +70,8 @@ class MainWindow(QMainWindow):
 
     def show_page(self, key: str) -> None:
         page = self.page(key)
+        if key == "convert" and self.banner.is_warning:
+            self.banner.hide()  # it has led here
         self._current = key
         self._stack.setCurrentWidget(page)
         self.navigation.set_current(key)
@@ -148,6 +150,7 @@ class MainWindow(QMainWindow):
         shell.choose_file.connect(self._choose_file)
         shell.choose_folder.connect(self._choose_folder)
         shell.problem.connect(self.banner.show_error)
+        shell.notice.connect(lambda message, hint: self.banner.show_text(message, hint, warning=True))
         shell.queue_changed.connect(self._show_queue)
         self.services.jobs.failed.connect(self._show_failure)
         self.recent_menu.aboutToShow.connect(self._fill_recent)

@@ -17,6 +17,7 @@ class Shell(QObject):
 
     show_page(name): 'model', 'recipe', 'convert', 'inspect' or 'test'. open_path(path): read a model.
     choose_folder(), choose_file(): the file choosers. problem(error): tell a UserError above the page.
+    notice(sentence, next_step): tell something that stops nothing above the page.
     queue_changed(count): how many conversions wait or run, for the navigation.
     """
 
@@ -25,6 +26,7 @@ class Shell(QObject):
     choose_folder = Signal()
     choose_file = Signal()
     problem = Signal(object)
+    notice = Signal(str, str)
     queue_changed = Signal(int)
 
 

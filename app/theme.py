@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from PySide6.QtCore import QObject, Qt, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
@@ -136,6 +137,7 @@ def mono_font(size: int = BASE, *, bold: bool = False) -> QFont:
     return _font(MONO_FAMILY, size, bold)
 
 
+@lru_cache(maxsize=32)  # tables ask for one a cell; a QFont is copied when it is changed elsewhere
 def _font(family: str, size: int, bold: bool) -> QFont:
     font = QFont(family)
     font.setPixelSize(size)

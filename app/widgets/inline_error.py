@@ -72,6 +72,11 @@ class InlineError(QFrame):
         self._details.hide()
         self.show()
 
+    @property
+    def is_warning(self) -> bool:
+        """Whether what is shown stops nothing."""
+        return self.accessibleName() == "Warning"
+
     def set_dismissable(self, on: bool) -> None:
         self._dismiss.setVisible(on)
 

@@ -95,7 +95,8 @@ from app.settings import Settings
 window = build_window(Settings(Path(sys.argv[1]) / "s.ini"))
 window.show()
 assert not window.grab().isNull()
-print([name for name in ("torch", "pyqtgraph", "transformers", "tokenizers", "gguf", "numpy", "psutil", "core.plan") if name in sys.modules])
+heavy = ("torch", "pyqtgraph", "transformers", "tokenizers", "gguf", "numpy", "psutil", "core.plan")
+print([name for name in heavy if name in sys.modules])
 window.close()
 """
 

@@ -71,9 +71,8 @@ def test_every_page_has_an_empty_state(window) -> None:  # type: ignore[no-untyp
             for w in visible(page)
             if isinstance(w, QAbstractScrollArea) and w.metaObject().className() == "QTableView"
         ]
-        if key in ("model", "recipe", "convert"):
-            assert page.primary() is not None
-            assert page.primary().isVisible()
+        assert page.primary() is not None, key
+        assert page.primary().isVisible(), key
 
 
 def test_one_primary_button_in_sight_and_few_controls(window, qtbot, model: Path) -> None:  # type: ignore[no-untyped-def]

@@ -84,6 +84,48 @@ def test_read_out_gives_the_exact_count(plot: ErrorHistogram) -> None:
     assert plot.read_out(9.0) == "No values at 9"
 
 
+def test_source_has_a_scale_of_its_own(plot: ErrorHistogram, three: list[HistogramSeries]) -> None:
+    """Weights reach fifteen times as far as the errors: both fill the width, and the upper axis tells the weights."""
+    plot.set_series(TITLE, three)
+    widget = plot._plot
+    source, error = three[0], three[1]
+    reach = max(error.edges)
+    left, right = widget.getPlotItem().vb.viewRange()[0]
+    assert right == pytest.approx(reach, rel=0.1)
+    assert left == pytest.approx(-reach, rel=0.1)
+    drawn = [np.abs(item.xData).max() for item in widget.getPlotItem().listDataItems()]
+    assert drawn[0] == pytest.approx(reach, rel=1e-6), "the source is as wide as the errors"
+    axis = widget.getAxis("top")
+    assert axis.isVisible()
+    assert reach * axis.scale == pytest.approx(max(source.edges), rel=1e-6)
+    place = int(np.argmax(source.counts))
+    middle = (source.edges[place] + source.edges[place + 1]) / 2
+    assert f"source: {source.counts[place]} values" in plot.read_out(middle / axis.scale)
+    plot.set_series(TITLE, [error])
+    assert not widget.getAxis("top").isVisible()
+
+
+def test_picture_bears_the_title(plot: ErrorHistogram, three: list[HistogramSeries]) -> None:
+    plot.set_series(TITLE, three)
+
+    def ink() -> int:
+        image = plot.picture().toImage()
+        return sum(image.pixelColor(x, y).lightness() < 128 for x in range(400) for y in range(36))
+
+    with_title = ink()
+    plot.title.setText("")
+    assert with_title > ink() + 200
+
+
+def test_pointer_shows_the_value_under_it(plot: ErrorHistogram, three: list[HistogramSeries], qtbot) -> None:  # type: ignore[no-untyped-def]
+    plot.set_series(TITLE, three)
+    qtbot.wait(20)
+    assert "Point at" in plot.readout.text()
+    plot._on_pointer(plot._plot.getPlotItem().vb.sceneBoundingRect().center())
+    assert "Q4_K: " in plot.readout.text()
+    assert " values in " in plot.readout.text()
+
+
 def test_csv_holds_every_bin_with_its_exact_edges(plot: ErrorHistogram, three: list[HistogramSeries]) -> None:
     plot.set_series(TITLE, three)
     rows = list(csv.DictReader(io.StringIO(plot.csv())))

@@ -147,7 +147,7 @@ class Bench:
         page, queue = self.window.page("recipe"), self.window.page("convert").queue
         self.plan(target)
         self.wait(page.convert.isEnabled)
-        page.set_output(self.scratch / f"out-{number}.gguf")
+        page.set_output(self.scratch / f"{target}-{number}.gguf")
         before = len(queue.entries)
         gap = longest_block(
             page.convert.click, lambda: len(queue.entries) > before and queue.entries[-1].state.final, WAIT

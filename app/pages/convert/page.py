@@ -69,6 +69,10 @@ class ConvertPage(Page):
         self._plot_timer.timeout.connect(self._draw)
         for entry in queue.entries:
             self._on_added(entry)
+        if queue.entries:
+            self.services.shell.notice.emit(
+                "A conversion of an earlier session has not ended.", "Resume it on the Convert page (Ctrl+3)."
+            )
         self._show_empty(services.session.current)
 
     def primary(self) -> QAbstractButton | None:
@@ -86,7 +90,7 @@ class ConvertPage(Page):
         )
         self.table.row_chosen.connect(self._on_row)
         self.histogram = ErrorHistogram(
-            "Error of the newest tensor", "No data yet: the error appears with the first finished tensor."
+            "Newest error", "No data yet: the error appears with the first finished tensor."
         )
         self.histogram.x_title = "Error, weight units"  # there is less room than elsewhere
         self.title_text = label("Conversions", "title")
@@ -132,7 +136,10 @@ class ConvertPage(Page):
         layout.setSpacing(SPACE_3)
         layout.addLayout(head)
         layout.addWidget(self._area)
+        self._no_tensors = label("Its tensors and their errors are shown here once it goes on.", "muted")
+        self._no_tensors.setAlignment(Qt.AlignmentFlag.AlignCenter)
         layout.addWidget(self._split, 1)
+        layout.addWidget(self._no_tensors, 1)
         self._stack = QStackedWidget()
         self._stack.addWidget(self._empty)
         self._stack.addWidget(loaded)
@@ -200,7 +207,13 @@ class ConvertPage(Page):
     def _on_planned(self, entry: Entry) -> None:
         if entry is self._chosen:
             self._dirty.clear()
-            self.table.model.set_rows(entry.rows)
+            self._show_rows(entry)
+
+    def _show_rows(self, entry: Entry) -> None:
+        """The conversion's tensors; a sentence for one of an earlier session, whose plan is not known yet."""
+        self.table.model.set_rows(entry.rows)
+        self._split.setVisible(bool(entry.rows))
+        self._no_tensors.setVisible(not entry.rows)
 
     def _on_tensor(self, entry: Entry, row: int) -> None:
         if entry is self._chosen:
@@ -226,6 +239,8 @@ class ConvertPage(Page):
         done = sum(e.state is JobState.DONE for e in self.queue.entries)
         words = [f"{pending} to go"] if pending else []
         words += [f"{done} done"] if done else []
+        stopped = sum(e.resumable for e in self.queue.entries)
+        words += [f"{stopped} stopped"] if stopped else []
         self.summary.setText(", ".join(words))
         self.services.shell.queue_changed.emit(pending)
         if pending and not self._clock.isActive():
@@ -255,7 +270,7 @@ class ConvertPage(Page):
         self._dirty.clear()
         for other, card in self._cards.items():
             card.set_selected(other is entry)
-        self.table.model.set_rows(entry.rows)
+        self._show_rows(entry)
         self._drawn = None
         self._draw()
 

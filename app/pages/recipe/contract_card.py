@@ -5,7 +5,7 @@ from __future__ import annotations
 from PySide6.QtWidgets import QWidget
 
 from app.widgets.basics import Card
-from app.widgets.text import KeyValue
+from app.widgets.text import KeyValue, explain
 from core.contract import (
     ElementType,
     Granularity,
@@ -39,6 +39,7 @@ class ContractCard(Card):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__("Contract", parent)
+        self.setToolTip(explain("contract"))
         self.fields = KeyValue()
         self.add(self.fields)
         self.body.addStretch(1)

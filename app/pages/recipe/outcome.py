@@ -45,9 +45,8 @@ class OutcomeCard(Card):
         self.size.setToolTip(f"Exactly {units.format_count(plan.bytes_total)} bytes, headers and padding included")
         self.state.setText("")
         self.facts.set("Change", change, f"The source has {units.format_bytes(plan.source_bytes)}.")
-        self.facts.set(
-            "Quantized", f"{reply.quantized} of {len(plan.tensors)}", "Tensors that get fewer bits, of all tensors"
-        )
+        counts = f"{units.format_count(reply.quantized)} of {units.format_count(len(plan.tensors))}"
+        self.facts.set("Quantized", counts, "Tensors that get fewer bits, of all tensors")
         self.facts.set("Bits per weight", f"{reply.bits_per_weight:.2f}")
         memory = (
             f"An estimate for this computer; it takes about {units.format_decimal(plan.expected_memory)} of memory."

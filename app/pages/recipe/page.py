@@ -218,7 +218,7 @@ class RecipePage(Page):
             return
         self._plan_timer.stop()
         self.services.jobs.discard(PLAN_KEY)
-        self.services.session.update(recipe=offer.recipe, target=offer.recipe.target, plan=None)
+        self.services.session.update(recipe=offer.recipe, target=offer.recipe.target)
         self._show_recipe(offer.recipe)
         if offer.reply is not None:
             self._on_plan(offer.reply)
@@ -234,7 +234,7 @@ class RecipePage(Page):
         except UserError as error:
             self.advanced.error.show_error(error)
             return
-        self.services.session.update(recipe=recipe, target=recipe.target, plan=None)
+        self.services.session.update(recipe=recipe, target=recipe.target)  # the old plan stays until there is a new one
         self._show_recipe(recipe)
         self.outcome.show_working()
         self.preview.set_plan(self.services.session.current.checkpoint, None)
@@ -288,6 +288,7 @@ class RecipePage(Page):
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
+        self.services.session.update(plan=None)
         self.outcome.show_problem(error)
         self.preview.set_plan(None, None)
         self._set_ready("This recipe gives no file; the result at the right says why.")
@@ -310,7 +311,7 @@ class RecipePage(Page):
         self._left.setCurrentWidget(self.advanced if on else self._left.widget(0))
         self._split.setSizes(WIDE if on else EVEN)
         self.more.setToolTip("Back to the presets" if on else "Every format, number, exception and rule")
-        if on and self.services.session.current.plan is not None:
+        if on and self.convert.isEnabled():
             self._ask_costs()
 
     # ---- the output ------------------------------------------------------------------------------------------------
@@ -333,7 +334,7 @@ class RecipePage(Page):
 
     def _convert(self) -> None:
         session = self.services.session.current
-        if session.checkpoint is None or session.plan is None or session.recipe is None:
+        if session.plan is None or session.plan.recipe != session.recipe or session.checkpoint is None:
             return
         self._refresh_output()
         where = self.where

@@ -178,7 +178,8 @@ class PreviewCard(Card):
         self.facts.set("SNR", units.format_decibels(error.snr_db))
         self.facts.set("Max error", f"{error.max_error:.3g}")
         self.facts.set("Effective bits", f"{result.effective_bits:.2f}")
-        self.facts.set("Rows seen", "all" if whole else f"{result.sampled_rows} of {result.rows}")
+        seen = f"{units.format_count(result.sampled_rows)} of {units.format_count(result.rows)}"
+        self.facts.set("Rows seen", "all" if whole else seen)
         self.settled.emit()
 
     def _start_sample(self) -> None:
@@ -201,7 +202,9 @@ class PreviewCard(Card):
             return
         results = [s.result for s in self._steps]
         worst = min(results, key=lambda r: r.error.snr_db)
-        seen = f"{len(results)}" if whole else f"{len(results)} of {self._steps[-1].count}"
+        seen = units.format_count(len(results))
+        if not whole:
+            seen += f" of {units.format_count(self._steps[-1].count)}"
         snr = combined_snr(r.error for r in results)
         self.sample.setText(
             f"Whole model, sample of {seen} tensors: SNR {units.format_decibels(snr)}; "
