@@ -11,7 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class Journal:
             {
                 "tensor": e.tensor,
                 "blocks": [[b.file, b.offset, b.nbytes, b.crc] for b in e.blocks],
-                "error": asdict(e.error) if e.error else None,
+                "error": vars(e.error) if e.error else None,
             }
             for e in entries
         )
