@@ -65,9 +65,9 @@ class ErrorHistogram(PlotPanel):
                 name = f"{one.name} (upper axis)" if beside and one.source else one.name
                 number, dash = (-1, "dot") if one.source else next(looks)
                 self._curves.append(_Curve(one, LegendItem(name, number, dash, fill=not one.source)))
-        if not self._curves:
-            exact = "Nothing to draw: every value is reproduced exactly." if series else ""
-            self.clear(exact)
+        exact = any(not one.source for one in series) and all(curve.series.source for curve in self._curves)
+        if not self._curves or exact:
+            self.clear("Nothing to draw: every value is reproduced exactly." if exact else "")
             return
         lost = max(one.nonfinite for one in series)
         note = f"{format_count(lost)} values are not finite (NaN or Inf) and are in no bin." if lost else ""
@@ -76,6 +76,7 @@ class ErrorHistogram(PlotPanel):
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         plot.setLogMode(x=False, y=True)
         plot.getAxis("left").logTickStrings = _powers_of_ten
+        plot.getAxis("left").enableAutoSIPrefix(False)  # the tick labels are powers of ten themselves
         floor = min(curve.smallest for curve in self._curves) / 2
         top = max(curve.largest for curve in self._curves)
         reach = self._fit_source()

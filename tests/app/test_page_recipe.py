@@ -276,7 +276,7 @@ def test_a_rule_behind_another_that_takes_all(tmp_path: Path) -> None:
 def test_each_tensors_fate_is_listed(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     plan = put(recipe, window, qtbot, Recipe(target="Q5_0"))
     panel = advanced(recipe, qtbot, 4)
-    assert panel.tensors.model.rows() == list(plan.tensors)
+    qtbot.waitUntil(lambda: panel.tensors.model.rows() == list(plan.tensors), timeout=LONG)
     panel.tensors.view.selectRow(3)
     assert recipe.preview.tensor.currentText() == plan.tensors[3].name or plan.tensors[3].action is not Action.QUANTIZE
 

@@ -153,6 +153,9 @@ def test_exact_reconstruction_is_said(plot: ErrorHistogram) -> None:
     plot.set_series(TITLE, [HistogramSeries("F32", [-1.0, 0.0, 1.0], [0, 0])])
     assert not plot.has_data
     assert "exactly" in plot.accessibleDescription()
+    source = HistogramSeries("source", [-1.0, 0.0, 1.0], [3, 4], source=True)
+    plot.set_series(TITLE, [HistogramSeries("F32", [-1.0, 0.0, 1.0], [0, 0]), source])
+    assert not plot.has_data, "a source without an error beside it would stand on the error's axis"
 
 
 def test_one_bin_and_one_value_can_be_drawn(plot: ErrorHistogram, qtbot) -> None:  # type: ignore[no-untyped-def]
