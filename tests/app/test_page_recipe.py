@@ -62,6 +62,29 @@ def test_a_preset_is_recommended_with_its_reason(recipe, window) -> None:  # typ
     assert recipe.outcome.size.text() == format_bytes(offer.plan.bytes_total)
 
 
+def test_the_main_action_says_in_sight_why_it_is_off(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
+    qtbot.waitUntil(recipe.convert.isEnabled, timeout=LONG)
+    own = recipe.convert.toolTip()
+    assert not recipe.reason.isVisible()
+    recipe.set_recipe(Recipe(target="Q5_1"))
+    assert not recipe.convert.isEnabled()
+    assert recipe.reason.isVisible()
+    assert recipe.convert.toolTip() == recipe.reason.text() != own
+    qtbot.waitUntil(recipe.convert.isEnabled, timeout=LONG)
+    assert recipe.convert.toolTip() == own
+
+
+def test_the_memory_bar_keeps_the_last_plan_until_the_next(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
+    """A control that moves must not make the bar jump to the source's size and back."""
+    put(recipe, window, qtbot, Recipe(target="Q8_0"))
+    before = window.memory_bar.estimate.used
+    recipe.set_recipe(Recipe(target="Q4_0"))
+    assert window.memory_bar.estimate.used == before
+    qtbot.waitUntil(lambda: window.memory_bar.estimate.used < before, timeout=LONG)
+    recipe.set_recipe(Recipe(target="Q6_K", rules=(Rule("no_such", "keep"),)))
+    qtbot.waitUntil(lambda: window.services.session.current.plan is not None, timeout=LONG)
+
+
 def test_presets_are_judged_anew_for_another_device(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     window.services.session.update(device=DeviceChoice("tiny", "A tiny card", 1000, 1e9, own=False))
     assert {c._fits.text for c in recipe.presets.cards} == {"too large"}

@@ -58,7 +58,13 @@ def test_description_holds_the_key_numbers(plot: ErrorHistogram, three: list[His
     plot.set_series(TITLE, three)
     assert plot.accessibleName() == TITLE == plot.title.text()
     words = plot.accessibleDescription().replace("\u202f", "")
-    for part in ("SNR 20.6 dB", "4000 errors", "5000 weights", "3 values are not finite"):
+    for part in (
+        "SNR 20.6 dB",
+        "4000 errors",
+        "5000 weights",
+        f"between {three[1].edges[0]:.4g} and",
+        "3 values are not finite",
+    ):
         assert part in words
     assert "3 values" in plot.note.text()
 
