@@ -42,10 +42,15 @@ class MatrixModel(QAbstractTableModel):
         super().__init__(parent)
         self.runtimes: tuple[str, ...] = ()
         self.rows: tuple[Judged, ...] = ()
+        self._folders = True
 
-    def judge(self, hardware_class: str, columns: Collection[int]) -> None:
-        """Fill every cell for hardware of that class and a model whose weights have rows of these lengths."""
+    def judge(self, hardware_class: str, columns: Collection[int], folders: bool = True) -> None:
+        """Fill every cell for hardware of that class and a model whose weights have rows of these lengths.
+
+        folders: whether the model can become a folder, which a GGUF can not.
+        """
         self.beginResetModel()
+        self._folders = folders
         names = runtimes()
         rows = [
             Judged(
@@ -101,6 +106,8 @@ class MatrixModel(QAbstractTableModel):
                 Qt.ItemDataRole.AccessibleTextRole: f"{row.target.name}: {row.target.summary}",
                 Qt.ItemDataRole.FontRole: mono_font(),
             }.get(role)
+        if row.target.is_folder and not self._folders:
+            return self._no_folder(role)
         fits = not row.misfits
         lengths = ", ".join(format_count(k) for k in row.misfits)
         if role == Qt.ItemDataRole.DisplayRole:
@@ -110,6 +117,14 @@ class MatrixModel(QAbstractTableModel):
         if role in (Qt.ItemDataRole.ToolTipRole, Qt.ItemDataRole.AccessibleTextRole):
             return "Every row divides." if fits else f"Rows of {lengths} values do not divide into its blocks."
         return None
+
+    def _no_folder(self, role: int) -> Any:
+        return {
+            Qt.ItemDataRole.DisplayRole: "not from GGUF",
+            Qt.ItemDataRole.DecorationRole: icon("ban", "muted"),
+            Qt.ItemDataRole.ToolTipRole: "It needs the original Hugging Face folder; a GGUF file is open.",
+            Qt.ItemDataRole.AccessibleTextRole: "It needs the original Hugging Face folder; a GGUF file is open.",
+        }.get(role)
 
     def _cell_data(self, cell: Cell, row: Judged, index: Index, role: int) -> Any:
         glyph, color, word = LOOKS[cell.state]

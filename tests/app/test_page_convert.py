@@ -103,8 +103,10 @@ def test_pause_resume_and_cancel(ready, qtbot, tmp_path: Path, slow_blocks: None
     page, entry, card = start(ready, qtbot)
     qtbot.waitUntil(lambda: running(entry), timeout=LONG)
     assert shown_buttons(card) == {"pause", "cancel"}
+    card.buttons["pause"].setFocus()
     click(qtbot, card.buttons["pause"])
     assert entry.state is JobState.PAUSED
+    qtbot.waitUntil(lambda: ready.focusWidget() is card.buttons["resume"], timeout=LONG)  # Space must not meet Cancel
     qtbot.wait(300)  # what was in the pipe arrives
     done = entry.progress.bytes_done
     qtbot.wait(300)

@@ -162,6 +162,7 @@ def test_a_recipe_that_can_not_be_carried_out(window, qtbot, tmp_path: Path) -> 
     assert page.convert.toolTip()
     assert page.reason.isVisible()
     assert page.outcome.error.hint.text()
+    assert page.advanced.tensors.model.rowCount() == 0, "another plan's tensors"
     put(page, window, qtbot, Recipe(target="Q8_0"))
     assert page.convert.isEnabled()
     assert not page.outcome.error.isVisible()

@@ -188,6 +188,10 @@ def test_matrix_says_state_and_reason_and_judges_the_model(qapp: QApplication) -
     assert cell.state.value in tip
     assert "576" in tip
     assert model.index(model.row_of("Q8_0"), 1).data() == "fits"
+    assert model.index(model.row_of("w4a16-g64"), 1).data() == "fits"
+    model.judge("x86_avx2", {576, 1536}, folders=False)
+    assert model.index(model.row_of("w4a16-g64"), 1).data() == "not from GGUF"
+    assert "original" in model.index(model.row_of("w4a16-g64"), 1).data(Qt.ItemDataRole.ToolTipRole)
     words = dict.fromkeys(State)
     from app.models.matrix import LOOKS
 

@@ -110,6 +110,13 @@ class EntryCard(QFrame):
             self.error.show_error(entry.error)
         else:
             self.error.hide()
+        focused = self.window().focusWidget()
+        held = next((word for word, made in self.buttons.items() if made is focused), None)
+        for word in BUTTONS[state]:
+            self.buttons[word].show()
+        if held is not None and held not in BUTTONS[state]:
+            # Pause and Resume stand in one place: a key pressed again must not meet Cancel.
+            self.buttons[BUTTONS[state][0]].setFocus()
         for word, made in self.buttons.items():
             made.setVisible(word in BUTTONS[state])
         self.buttons["resume"].setText("Try again" if state is JobState.FAILED else "Resume")

@@ -92,6 +92,11 @@ class AdvancedPanel(QWidget):
         self.tensors.model.set_rows(plan.tensors)
         self.rules.show_recipe(plan.recipe, list(rules))
 
+    def show_no_plan(self) -> None:
+        """The recipe gives no file: nothing of another one stays in view."""
+        self.tensors.model.set_rows(())
+        self.keep.show_costs({})
+
     def read_recipe(self, path: Path) -> None:
         """Take a recipe from a file. What is wrong with it is said in place."""
         try:

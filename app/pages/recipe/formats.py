@@ -11,6 +11,7 @@ from app.session import Session
 from app.theme import ROW_HEIGHT, SPACE_2, SPACE_3
 from app.widgets.basics import label
 from core.assign import LINEAR_ROLES
+from core.checkpoint import Container
 from core.hardware.matrix import hardware_classes
 from core.recipe import Recipe
 from core.tensor_info import Role
@@ -24,7 +25,7 @@ class FormatsPanel(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._recipe = Recipe()
-        self._judged: tuple[str, tuple[int, ...]] | None = None
+        self._judged: tuple[str, tuple[int, ...], bool] | None = None
         self.model = MatrixModel(self)
         self.view = QTableView()
         self.view.setModel(self.model)
@@ -63,7 +64,8 @@ class FormatsPanel(QWidget):
         hardware = device.hardware_class if device is not None else ""
         roles = LINEAR_ROLES | {Role.EMBED, Role.HEAD}
         columns = {t.columns for t in session.checkpoint.tensors if len(t.shape) > 1 and t.role in roles}
-        asked = (hardware, tuple(sorted(columns)))
+        folders = session.checkpoint.container is not Container.GGUF
+        asked = (hardware, tuple(sorted(columns)), folders)
         if asked == self._judged:
             return
         self._judged = asked
@@ -72,7 +74,7 @@ class FormatsPanel(QWidget):
             self.device.setText("No device is chosen yet; choose one below.")
         else:
             self.device.setText(f"On {session.device.label}{f' ({name})' if name else ''}. A click chooses a target.")
-        self.model.judge(hardware, columns)
+        self.model.judge(hardware, columns, folders)
 
     def show_recipe(self, recipe: Recipe) -> None:
         """Select the recipe's target; nothing is emitted."""

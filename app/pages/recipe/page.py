@@ -291,6 +291,7 @@ class RecipePage(Page):
         self.services.session.update(plan=None)
         self.outcome.show_problem(error)
         self.preview.set_plan(None, None)
+        self.advanced.show_no_plan()
         self._set_ready("This recipe gives no file; the result at the right says why.")
 
     def _ask_costs(self) -> None:
