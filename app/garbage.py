@@ -8,12 +8,14 @@ GUI thread may do. Nearly everything is freed by its reference count, at once an
 from __future__ import annotations
 
 import gc
+import time
 
 from PySide6.QtCore import QObject, QTimer
 
 INTERVAL_MS = 1000
 FEW = 2_000  # new objects for which it is not worth looking
 MOST = 20_000  # objects that are looked through in about 10 ms; more are left out from then on
+LONG = 0.010  # seconds after which what has been looked through is left out, too
 
 
 class Garbage(QObject):
@@ -28,12 +30,20 @@ class Garbage(QObject):
         self._timer.start()
 
     def look(self) -> None:
-        """Free unreachable cycles among the objects made since the last time that there were too many."""
-        if gc.get_count()[0] < FEW:
+        """Free unreachable cycles among the objects made since the last time that there were too many.
+
+        Nothing here may take references to objects of other threads, as gc.get_objects does: a tuple that a worker is
+        just building would then fail.
+        """
+        made = gc.get_count()[0]
+        if made < FEW:
             return
-        if len(gc.get_objects()) <= MOST:
-            gc.collect()
-        else:
+        if made > MOST:
+            gc.freeze()
+            return
+        begin = time.perf_counter()
+        gc.collect()
+        if time.perf_counter() - begin > LONG:
             gc.freeze()
 
     def stop(self) -> None:

@@ -63,6 +63,27 @@ def test_cycles_are_freed_on_the_gui_thread(garbage: Garbage) -> None:
     assert threads == ["MainThread"]
 
 
+def test_a_worker_that_builds_tuples_is_not_disturbed(garbage: Garbage) -> None:
+    """A tuple under construction must have one owner; whoever lists all objects becomes a second one."""
+    failed: list[BaseException] = []
+    done = threading.Event()
+
+    def build() -> None:
+        try:
+            for _ in range(60):
+                tuple([n] for n in range(FEW * 2))
+        except BaseException as error:  # noqa: BLE001 - SystemError is what it would be
+            failed.append(error)
+        done.set()
+
+    worker = threading.Thread(target=build)
+    worker.start()
+    while not done.is_set():
+        garbage.look()
+    worker.join()
+    assert not failed
+
+
 def test_more_than_a_frame_can_look_through_is_left_out(garbage: Garbage) -> None:
     kept = [[number] for number in range(2 * MOST)]
     before = gc.get_freeze_count()
