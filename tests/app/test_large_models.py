@@ -83,6 +83,9 @@ def test_a_worker_that_builds_tuples_is_not_disturbed(garbage: Garbage, monkeypa
     while not done.is_set():
         garbage.look()
     worker.join()
+    kept = [[number] for number in range(2 * FEW)]
+    garbage.look()
+    assert kept
     assert not failed
 
 
