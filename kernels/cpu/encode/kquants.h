@@ -63,8 +63,8 @@ inline void encode_q3_k_lanes(const Batch& batch) {
                                                  -3.36f, -3.13f, -2.9f,  3.8f,   3.52f,  3.24f,  2.96f,  2.68f,  2.4f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, 9, 0, -32.0f, 31.0f, 16, 0, 0.78f, true};
-    if (kWeighted) search = {kWeightedReaches, 18, 1, -32.0f, 31.0f, 16, 1, 0.78f, true};
+    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 0, 0.78f, true};
+    if (kWeighted) search = {kWeightedReaches, count_of(kWeightedReaches), 1, -32.0f, 31.0f, 16, 1, 0.78f, true};
     if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.78f, false};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<4>, 16>(block, search);
     I code[256], high[256], sub[16], words[3];
@@ -143,12 +143,12 @@ inline void encode_q5_k_lanes(const Batch& batch) {
 // value i beside value 64 + i.
 template <bool kWeighted>
 inline void encode_q6_k_lanes(const Batch& batch) {
-    static constexpr float kReaches[] = {-32.0f,  -32.5f,  -31.44f, -30.38f, -29.31f, -28.25f, -27.19f,
-                                         -26.12f, -25.06f, -24.0f,  31.0f,   30.39f,  29.78f,  29.17f,
-                                         28.56f,  27.94f,  27.33f,  26.72f,  26.11f,  25.5f};
+    static constexpr float kReaches[] = {-32.0f,  -32.5f,  -31.72f, -31.44f, -30.91f, -30.38f, -29.85f, -29.31f,
+                                         -28.25f, -27.19f, -26.12f, -25.06f, -24.0f,  31.0f,   30.39f,  29.78f,
+                                         29.17f,  28.56f,  27.94f,  27.33f,  26.72f,  26.11f,  25.5f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, 20, 0, -128.0f, 127.0f, 16, 1, 0.145f, true};
+    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -128.0f, 127.0f, 16, 1, 0.145f, true};
     if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.145f, false};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<32>, 16>(block, search);
     I code[256], high[256], words[32];
