@@ -29,7 +29,7 @@ def garbage(qapp) -> Iterator[Garbage]:  # type: ignore[no-untyped-def]
     made.stop()
 
 
-def test_a_plan_of_ten_thousand_tensors_leaves_the_window_alive(window, qtbot, tmp_path: Path, garbage: Garbage) -> None:  # type: ignore[no-untyped-def]
+def test_ten_thousand_tensors_leave_the_window_alive(window, qtbot, tmp_path: Path, garbage: Garbage) -> None:  # type: ignore[no-untyped-def]
     source = write_llama(tmp_path / "many", hidden=32, heads=1, kv_heads=1, layers=1112, ffn=32)
     recipe = open_recipe(window, qtbot, source)
     recipe.more.click()
