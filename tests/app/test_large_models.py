@@ -45,7 +45,7 @@ def test_ten_thousand_tensors_leave_the_window_alive(window, qtbot, tmp_path: Pa
             break
         qtbot.wait(200)
     # Usually within a frame; where several plans are made at once, workers hold the interpreter and 0.3 to 0.9 s have
-    # been seen. tests/benchmarks/window.py measures it; here the window must only go on turning.
+    # been seen. tests/benchmarks/window.py holds it to a frame; here the window must only go on turning.
     assert min(runs) < ALIVE, f"blocked for {1000 * min(runs):.0f} ms"
 
 

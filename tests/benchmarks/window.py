@@ -189,8 +189,9 @@ def main() -> int:
         assert application is not None
         bench = Bench(scratch)
         many = write_llama(scratch / "many", layers=layers)
-        figure(f"blocked while {layers * 9} tensors are opened", [bench.open(many)])
-        figure(f"blocked while {layers * 9} tensors are planned", [bench.plan(t) for t in ("Q4_0", "Q5_0", "Q8_0")])
+        figure(f"blocked while {layers * 9} tensors are opened", [bench.open(many)], FRAME)
+        planned = [bench.plan(t) for t in ("Q4_0", "Q5_0", "Q8_0")]
+        figure(f"blocked while {layers * 9} tensors are planned", planned, FRAME)
         wide = write_llama(scratch / "wide", hidden=4096, heads=32, kv_heads=8, layers=1, ffn=4096)
         figure("blocked while a model is opened", [bench.open(wide)], FRAME)
         for target in ("Q8_0", "Q4_0", "Q4_K_M", "IQ4_XS"):
