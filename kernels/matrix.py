@@ -1,0 +1,197 @@
+"""Quantized and plain weight matrices in the layout of the products that read them, and those products.
+
+`kernels.reference.matrix` is the definition of every product; the compiled kernels give the same within float32
+rounding of the sums (integer dot products are exact). A matrix is packed once, piece by piece, so that no second copy
+of the tensor ever exists, and is read-only from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
+from kernels.reference import matrix as reference
+
+SCALE_TYPES = ("F16", "BF16", "F32")
+ELEMENT_TYPES = ("F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
+
+_PIECE = 4 << 20  # bytes that one `read` returns, about
+_TILE = 16  # rows that are packed together
+
+
+class Activations(Enum):
+    """What quantized weights are multiplied with.
+
+    FAST: int8 with one float32 scale for 32 values (amax / 127, nearest, ties to even); bfloat16 for BF16 weights.
+    EXACT: float32. TOKEN: int8 with one scale a token (W8A8). Other float weights, and codebooks whose levels are no
+    multiples of a common step within int8 (NF4), always meet float32.
+    """
+
+    FAST = "int8 per 32 values"
+    EXACT = "float32"
+    TOKEN = "int8 per token"
+
+
+class Stored(Protocol):
+    """Where a matrix's weights are: numpy's or the compiled engine's."""
+
+    nbytes: int
+    kind: str
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        """Rows int64 [R] → float32 [R, K]: weights as any reader of the format decodes them."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Weights [rows, columns] (N × K). format: 'Q4_K', 'int4 g128', 'BF16' … nbytes: what one product reads.
+
+    stored.kind: 'integer' (weights are whole multiples of scales), 'BF16', or 'float'.
+    """
+
+    rows: int
+    columns: int
+    format: str
+    stored: Stored
+
+    @property
+    def nbytes(self) -> int:
+        return self.stored.nbytes
+
+
+def from_blocks(
+    kind: str, rows: int, columns: int, read: Callable[[int, int], np.ndarray], tensor_scale: float = 1.0
+) -> Matrix:
+    """A matrix of a GGML type of `BLOCK_KINDS`. read(start, stop) → uint8 [stop − start, row bytes] of these rows.
+
+    read is called in order, for multiples of 16 rows; what it raises stops the packing and passes through.
+    tensor_scale: NVFP4's. Raises ValueError for another type, a row that blocks do not fill, or pieces of wrong shape.
+    """
+    if kind not in BLOCK_KINDS:
+        raise ValueError(f"no products with {kind}")
+    if kind in PLAIN_KINDS:
+        return from_elements(kind, rows, columns, read)
+    _check_size(rows, columns)
+    row_bytes = LAYOUTS[kind].row_bytes(columns)
+    blocks = reference.Blocks(kind, rows, columns, tensor_scale)
+    for start, stop in _pieces(rows, row_bytes):
+        blocks.put(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)))
+    return Matrix(rows, columns, kind, blocks)
+
+
+def from_groups(
+    rows: int,
+    columns: int,
+    bits: int,
+    group: int,
+    read: Callable[[int, int], tuple[np.ndarray, np.ndarray, np.ndarray | None]],
+    scale_dtype: str = "BF16",
+    symmetric: bool = True,
+    table: np.ndarray | None = None,
+) -> Matrix:
+    """scale · (code − zero) with one scale (and zero) for `group` neighbours of a row, or scale · table[code].
+
+    read(start, stop) → codes uint8 [R, K], scales float32 [R, ⌈K / group⌉] exact in scale_dtype, and zeros uint8 of the
+    same shape; None where symmetric (zero is 2^(bits−1)) or where there is a table. bits: 1 … 8; group: a multiple of
+    16, or at least K (one scale a row). table: float32 [16] for 4-bit codes (NF4, FP4). Called and stopped as
+    `from_blocks`. Raises ValueError for settings outside of that, and for pieces of wrong shape.
+    """
+    _check_size(rows, columns)
+    if not 1 <= bits <= 8:
+        raise ValueError(f"codes have 1 to 8 bits, not {bits}")
+    if scale_dtype not in SCALE_TYPES:
+        raise ValueError(f"scales are F16, BF16 or F32, not {scale_dtype}")
+    if group < 1 or (group % 16 and group < columns):
+        raise ValueError(f"groups are multiples of 16 values or whole rows, not {group} of {columns}")
+    if table is not None:
+        table = np.ascontiguousarray(table, np.float32)
+        if bits != 4 or table.shape != (16,) or not np.isfinite(table).all():
+            raise ValueError("a table has 16 finite levels for codes of 4 bits")
+    has_zeros = table is None and not symmetric
+    groups = reference.Groups(rows, columns, bits, group, scale_dtype, has_zeros, table)
+    shape = -(-columns // group)
+    for start, stop in _pieces(rows, columns):
+        codes, scales, zeros = read(start, stop)
+        if has_zeros == (zeros is None):
+            raise ValueError("zeros are given where, and only where, groups are not symmetric")
+        groups.put(
+            start,
+            _piece(codes, np.uint8, (stop - start, columns)),
+            _piece(scales, np.float32, (stop - start, shape)),
+            None if zeros is None else _piece(zeros, np.uint8, (stop - start, shape)),
+        )
+    name = f"int{bits}" if table is None else "table4"
+    return Matrix(rows, columns, f"{name} " + (f"g{group}" if group < columns else "per row"), groups)
+
+
+def from_elements(
+    dtype: str,
+    rows: int,
+    columns: int,
+    read: Callable[[int, int], np.ndarray],
+    scales: np.ndarray | None = None,
+) -> Matrix:
+    """Float weights. dtype: of `ELEMENT_TYPES`; read(start, stop) → uint8 [R, K · bytes], as for `from_blocks`.
+
+    scales: for 8-bit floats, float32 [1, 1], [rows, 1] or [⌈rows / 128⌉, ⌈K / 128⌉]; None: 1.
+    """
+    _check_size(rows, columns)
+    if dtype not in ELEMENT_TYPES:
+        raise ValueError(f"no products with elements of {dtype}")
+    if scales is not None:
+        if not dtype.startswith("F8"):
+            raise ValueError(f"{dtype} weights have no scales")
+        scales = _float8_scales(np.ascontiguousarray(scales, np.float32), rows, columns)
+    row_bytes = columns * reference.element_bytes(dtype)
+    elements = reference.Elements(dtype, rows, columns, scales)
+    for start, stop in _pieces(rows, row_bytes):
+        elements.put(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)))
+    return Matrix(rows, columns, dtype, elements)
+
+
+def product(x: np.ndarray, matrix: Matrix, activations: Activations = Activations.FAST, threads: int = 1) -> np.ndarray:
+    """float32 [M, K] · matrixᵀ → float32 [M, N]. A row of x with NaN or Inf gives NaN (or Inf), never another row."""
+    x = np.ascontiguousarray(x, np.float32)
+    if x.ndim != 2 or x.shape[1] != matrix.columns:
+        raise ValueError(f"{list(x.shape)} does not multiply a matrix of {matrix.columns} columns")
+    return reference.product(x, matrix.stored, matrix.rows, activations.name, threads)
+
+
+def read_rows(matrix: Matrix, ids: np.ndarray) -> np.ndarray:
+    """Rows int [M] of the matrix, decoded exactly → float32 [M, K]. Raises IndexError past the last row."""
+    ids = np.ascontiguousarray(ids, np.int64).reshape(-1)
+    if len(ids) and not (ids.min() >= 0 and ids.max() < matrix.rows):
+        raise IndexError(f"the matrix has rows 0 … {matrix.rows - 1}")
+    return matrix.stored.take(ids)
+
+
+def _check_size(rows: int, columns: int) -> None:
+    if rows < 1 or columns < 1:
+        raise ValueError(f"a matrix has rows and columns, not {rows} × {columns}")
+
+
+def _pieces(rows: int, row_bytes: int) -> list[tuple[int, int]]:
+    step = max(_PIECE // row_bytes // _TILE, 1) * _TILE
+    return [(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _piece(values: np.ndarray, dtype: type, shape: tuple[int, int]) -> np.ndarray:
+    values = np.ascontiguousarray(values, dtype)
+    if values.shape != shape:
+        raise ValueError(f"a piece of {shape[0]} rows is {list(shape)}, not {list(values.shape)}")
+    return values
+
+
+def _float8_scales(scales: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Scales of each row for each 128 columns, or for all of them: float32 [rows, 1 or ⌈K / 128⌉]."""
+    if scales.shape in ((1, 1), (rows, 1)):
+        return np.ascontiguousarray(np.broadcast_to(scales, (rows, 1)))
+    blocks = (-(-rows // 128), -(-columns // 128))
+    if scales.shape != blocks:
+        raise ValueError(f"scales are [1, 1], [{rows}, 1] or {list(blocks)}, not {list(scales.shape)}")
+    return np.repeat(scales, 128, axis=0)[:rows]

@@ -1,0 +1,177 @@
+"""A decoder as a list of steps on buffers: what the engine runs. No model names, no files.
+
+Every buffer is float32 [M, width], one row a token of the batch; steps name buffers by number. A token is known by its
+sequence (a slot of the cache) and its position there, so prompts of mixed lengths and single steps of many sequences
+are one and the same batch. `kernels.reference.program` is the definition; the compiled engine runs the same steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernels.matrix import Activations, Matrix
+
+
+@dataclass(frozen=True)
+class Embed:
+    """out = scale · rows of `weight` at the tokens."""
+
+    weight: Matrix
+    out: int
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Norm:
+    """out = x / √(mean(x²) + eps) · gain, over the row, or over each of `heads` equal slices of it.
+
+    gain: float32 [width / heads]. x and out may be one buffer.
+    """
+
+    x: int
+    out: int
+    gain: np.ndarray
+    eps: float
+    heads: int = 1
+
+
+@dataclass(frozen=True)
+class Linear:
+    """outs[i] = x · weights[i]ᵀ + biases[i] (None: without), or += where `accumulate`. The x is quantized once for all.
+
+    logits: only the rows that the caller wants are computed, the others' out is undefined.
+    outliers: LLM.int8(): columns of x whose magnitude reaches it go through float weights; 0: off.
+    """
+
+    x: int
+    weights: tuple[Matrix, ...]
+    outs: tuple[int, ...]
+    biases: tuple[np.ndarray | None, ...] = ()
+    accumulate: bool = False
+    logits: bool = False
+    outliers: float = 0.0
+
+
+@dataclass(frozen=True)
+class Split:
+    """outs[i] = the i-th run of `widths[i]` columns of x (a fused query-key-value or gate-up projection)."""
+
+    x: int
+    outs: tuple[int, ...]
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotates the first 2·len(frequencies) values of each head by position · frequencies[i], in place, times `scale`.
+
+    frequencies: float32, radians a position. pairs: value 2i turns with 2i+1 (GGUF's llama order); otherwise value i
+    with i + len(frequencies) (Hugging Face).
+    """
+
+    x: int
+    heads: int
+    frequencies: np.ndarray
+    scale: float = 1.0
+    pairs: bool = False
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Stores k and v of the batch in cache `layer`, then out = softmax(scale · q·kᵀ) · v over each token's own past.
+
+    window: a token sees the last `window` positions, itself included; 0: all. softcap: scores become
+    softcap · tanh(score / softcap); 0: off. Query head h uses key head h · kv_heads // heads.
+    """
+
+    q: int
+    k: int
+    v: int
+    out: int
+    layer: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+
+
+@dataclass(frozen=True)
+class ActMul:
+    """out = f(gate) · up. kind: 'silu', 'gelu' (exact) or 'gelu_tanh'. out may be gate or up."""
+
+    gate: int
+    up: int
+    out: int
+    kind: str = "silu"
+
+
+@dataclass(frozen=True)
+class Add:
+    """out += x."""
+
+    x: int
+    out: int
+
+
+@dataclass(frozen=True)
+class Experts:
+    """out += Σ over the chosen experts of weight · down(f(gate(x)) · up(x)).
+
+    logits: buffer with the router's logits [M, experts]; softmax over all, the `used` largest are chosen, and their
+    weights divided by their sum where `normalized`. gates, ups, downs: one Matrix an expert.
+    """
+
+    x: int
+    logits: int
+    out: int
+    gates: tuple[Matrix, ...]
+    ups: tuple[Matrix, ...]
+    downs: tuple[Matrix, ...]
+    used: int
+    normalized: bool = True
+    kind: str = "silu"
+
+
+@dataclass(frozen=True)
+class SoftCap:
+    """x = cap · tanh(x / cap), in place."""
+
+    x: int
+    cap: float
+
+
+Step = Embed | Norm | Linear | Split | Rope | Attention | ActMul | Add | Experts | SoftCap
+
+
+@dataclass(frozen=True)
+class CacheLayout:
+    """Keys and values that are kept: per layer (kv_heads, head_dim), for `sequences` of `capacity` positions each.
+
+    dtype: 'F16', 'BF16' or 'F32'.
+    """
+
+    layers: tuple[tuple[int, int], ...]
+    capacity: int
+    sequences: int = 1
+    dtype: str = "F16"
+
+    @property
+    def nbytes(self) -> int:
+        values = sum(2 * heads * width for heads, width in self.layers) * self.capacity * self.sequences
+        return values * (4 if self.dtype == "F32" else 2)
+
+
+@dataclass(frozen=True)
+class Program:
+    """steps in order; widths: of the buffers, by number; logits: the buffer that holds the result."""
+
+    steps: tuple[Step, ...]
+    widths: tuple[int, ...]
+    logits: int
+    cache: CacheLayout
+    activations: Activations = Activations.FAST
+    labels: tuple[str, ...] = field(default=())  # one a step ('blk.0.attn_q …'), for reports; or none
