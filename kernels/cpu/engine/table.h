@@ -1,0 +1,43 @@
+// What every instruction set of the engine offers: one table of plain functions, filled in isa/table.inl. No function
+// starts a thread; a caller may run disjoint ranges on as many threads as it likes.
+#pragma once
+#include <stdint.h>
+
+#include <vector>
+
+#include "packed.h"
+
+namespace bitsmith::engine {
+
+struct Output {
+    float* data;        // [tokens][stride], rows of weights are columns here
+    int64_t stride;     // floats
+    const float* bias;  // [rows of weights] or null
+    bool accumulate;    // += instead of =
+};
+
+struct Kernels {
+    const char* name;
+    // Rounds panels [panel_begin, panel_end) of x float32 [act.rows][x_stride] into act.data.
+    void (*prepare)(const Act& act, const float* x, int64_t x_stride, int64_t panel_begin, int64_t panel_end);
+    // out = act · weightsᵀ for the rows of tiles [tile_begin, tile_end). act.kind is act_kind(weights, contract) or
+    // kF32; scratch: kScratch bytes of the calling thread.
+    void (*linear)(const Packed& weights, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end,
+                   void* scratch);
+};
+
+// Null where this compiler or architecture has none.
+const Kernels* kernels_portable();
+const Kernels* kernels_avx2();
+const Kernels* kernels_avxvnni();
+const Kernels* kernels_avx512vnni();
+const Kernels* kernels_amx();
+const Kernels* kernels_neon();
+const Kernels* kernels_i8mm();
+
+// What this CPU can run, best first; the last is portable.
+const std::vector<const Kernels*>& usable_kernels();
+// Throws std::invalid_argument for what is not in that list.
+const Kernels& kernels_named(const char* name);
+
+}  // namespace bitsmith::engine
