@@ -12,6 +12,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
+from app.plots.ticks import powers_of_ten
 from app.theme import Theme
 from core.units import format_count
 
@@ -75,7 +76,7 @@ class ErrorHistogram(PlotPanel):
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         plot.setLogMode(x=False, y=True)
-        plot.getAxis("left").logTickStrings = _powers_of_ten
+        plot.getAxis("left").logTickStrings = powers_of_ten
         plot.getAxis("left").enableAutoSIPrefix(False)  # the tick labels are powers of ten themselves
         floor = min(curve.smallest for curve in self._curves) / 2
         top = max(curve.largest for curve in self._curves)
@@ -141,15 +142,6 @@ class ErrorHistogram(PlotPanel):
             self.style_axis(axis, "", theme)  # the legend says what it is for: there is little height
             axis.setGrid(False)
             axis.setScale(1.0 / self._shrink)
-
-
-_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def _powers_of_ten(values: Sequence[float], _scale: float, _spacing: float) -> list[str]:
-    """Tick labels of a logarithmic axis; pyqtgraph's own mix 0.01 with 10². Only whole powers are labelled."""
-    whole = [round(v) if abs(v - round(v)) < 1e-6 else None for v in values]
-    return ["" if power is None else "10" + str(power).translate(_SUPERSCRIPT) for power in whole]
 
 
 class _Curve:

@@ -10,9 +10,9 @@ from PySide6.QtWidgets import QCheckBox, QComboBox, QFormLayout, QVBoxLayout, QW
 
 from app.jobs.plan import with_target
 from app.pages.recipe.contract_card import ContractCard
-from app.pages.recipe.preview import CalmCombo
 from app.theme import SPACE_3
 from app.widgets.basics import label, set_available
+from app.widgets.calm import CalmCombo
 from app.widgets.text import explain, term
 from core.formats import Method, find_format
 from core.recipe import Recipe

@@ -6,10 +6,10 @@ from PySide6.QtCore import Qt
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from app.jobs.plan import PlanReply
-from app.pages.recipe.tiles import Tiles
 from app.theme import SPACE_1, SPACE_2
 from app.widgets.basics import Card, IconLabel, label
 from app.widgets.inline_error import InlineError
+from app.widgets.tiles import Tiles
 from core import units
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSize, QStringListModel, QTimer, Signal
-from PySide6.QtGui import QWheelEvent
 from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
 from app.jobs.preview import PREVIEW_KEY, SAMPLE_KEY, SampleStep, preview_work, sample_work
-from app.pages.recipe.tiles import Tiles
 from app.plots import ErrorHistogram, HistogramSeries
 from app.services import Services
 from app.widgets.basics import Card, label
+from app.widgets.calm import CalmCombo
 from app.widgets.inline_error import InlineError
+from app.widgets.tiles import Tiles
 from core import units
 from core.metrics.combine import combined_snr
 from core.plan import Action, Plan
@@ -26,13 +26,6 @@ PREVIEW_DELAY = 40  # ms of rest before a preview starts: a slider that moves as
 SAMPLE_DELAY = 600
 PLOT_HEIGHT = 200  # px, the least at which a histogram can be read
 _FIRST_ROLES = (Role.FFN_DOWN, Role.ATTN_V, Role.ATTN_QKV)  # the tensors whose error matters most, to start with
-
-
-class CalmCombo(QComboBox):
-    """Scrolling past it does not change it."""
-
-    def wheelEvent(self, event: QWheelEvent) -> None:
-        event.ignore()
 
 
 class _Modest(QWidget):

@@ -11,9 +11,9 @@ from app.jobs.plan import RuleMatch
 from app.models.rules import rule_columns
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
-from app.pages.recipe.preview import CalmCombo
 from app.theme import SPACE_2, SPACE_3
 from app.widgets.basics import button, label, set_available, set_role
+from app.widgets.calm import CalmCombo
 from app.widgets.text import explain
 from core.errors import UserError
 from core.formats import FORMATS
