@@ -84,6 +84,54 @@ _CHAINS = {
     (" ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+", "Digits"): "viking",
 }
 
+# The other way round, for reading GGUF: name → the expressions that are applied one after the other. Names that other
+# converters write for the same splitting, and splitters that only old files have, are added from llama.cpp's table.
+_DIGIT = r"\p{N}"
+_BY_NAME: dict[str, tuple[str, ...]] = {
+    **{name: (expression,) for expression, name in _SPLITS.items()},
+    **{name: tuple(_DIGIT if step == "Digits" else step for step in chain) for chain, name in _CHAINS.items()},
+    "llama-bpe": (_LLAMA3,),
+    "dbrx": (_LLAMA3,),
+    "smollm": (_DIGIT, _GPT2),
+    "falcon": (r"[\p{P}\$\+<=>\^~\|`]+", _GPT2, "[0-9][0-9][0-9]"),
+    "default": (r"[\p{P}\$\+<=>\^~\|]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "bailingmoe": (_either(_CONTRACTIONS, _WORD, _DIGIT, _SYMBOLS, r"\s*[\r\n]|\s+(?!\S)|\s+"),),
+    "poro-chat": (" ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+",),
+}
+_ALIASES = {
+    "llama-bpe": "llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano",
+    "dbrx": "smaug-bpe chatglm-bpe glm4 glm5",
+    "qwen2": "deepseek-r1-qwen kormo f2llmv2 stablelm2 megrez hunyuan solar-open grok-2",
+    "gpt-4o": "llama4 kanana2 talkie minimax-m2",
+    "smollm": "starcoder refact command-r codeshell exaone minerva-7b mellum2",
+    "gpt-2": "phi-2 gigachat a.x-4.0 mellum modern-bert mpt olmo jais exaone4 trillion granite-docling",
+    "deepseek-v3": "hunyuan-dense joyai-llm hy_v4",
+    "bailingmoe": "bailingmoe2 llada-moe",
+    "poro-chat": "bloom gpt3-finnish",
+}
+_NAMED = {alias: name for name, aliases in _ALIASES.items() for alias in aliases.split()}
+_WHOLE_WORDS = {"llama-bpe", "tekken", "glm4", "glm5", *_ALIASES["llama-bpe"].split()}
+
+
+def split_expressions(name: str) -> tuple[str, ...]:
+    """The regular expressions of llama.cpp's splitter `name`, each isolating its matches in what the last one left.
+
+    Raises UserError when the name is not known: text split in another way would reach the model as other tokens.
+    """
+    found = _BY_NAME.get(_NAMED.get(name, name))
+    if found is None:
+        raise UserError(
+            f"The file splits text by a rule that is not known here ({name[:40]!r}).",
+            "Look for a newer Bitsmith, or for the same model as a folder with tokenizer.json.",
+        )
+    return found
+
+
+def takes_whole_words(name: str) -> bool:
+    """Whether a word that is a token is taken before any merges, as Llama 3, GLM-4 and tekken files ask for."""
+    return name in _WHOLE_WORDS
+
+
 _UNKNOWN_HINT = "Choose a safetensors target, or convert with a newer version of Bitsmith."
 
 
