@@ -1,0 +1,59 @@
+"""A Llama of 1.1 B random weights (TinyLlama's shape) as a BF16 GGUF: for speed only, it says nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+LAYERS, HIDDEN, HEADS, KV_HEADS, INNER, VOCAB, CONTEXT = 22, 2048, 32, 4, 5632, 32000, 2048
+SPREAD = 0.02
+
+
+def write_random_llama(path: Path) -> None:
+    """Write the file, 2.2 GB, unless it is there."""
+    if path.is_file():
+        return
+    rng = np.random.default_rng(0)
+    scratch = path.with_suffix(".making")
+    writer = gguf.GGUFWriter(scratch, "llama", use_temp_file=True)
+    writer.add_name("Random 1.1B")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(LAYERS)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_rope_dimension_count(HIDDEN // HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(VOCAB)
+    writer.add_tokenizer_model("none")
+
+    def matrix(name: str, rows: int, columns: int) -> None:
+        values = rng.standard_normal((rows, columns), dtype=np.float32) * SPREAD
+        halves = (values.view(np.uint32) >> 16).astype(np.uint16)
+        writer.add_tensor(name, halves, raw_shape=(rows, columns), raw_dtype=gguf.GGMLQuantizationType.BF16)
+
+    def norm(name: str) -> None:
+        writer.add_tensor(name, np.ones(HIDDEN, np.float32))
+
+    matrix("token_embd.weight", VOCAB, HIDDEN)
+    matrix("output.weight", VOCAB, HIDDEN)
+    norm("output_norm.weight")
+    width = HIDDEN // HEADS * KV_HEADS
+    for layer in range(LAYERS):
+        norm(f"blk.{layer}.attn_norm.weight")
+        matrix(f"blk.{layer}.attn_q.weight", HIDDEN, HIDDEN)
+        matrix(f"blk.{layer}.attn_k.weight", width, HIDDEN)
+        matrix(f"blk.{layer}.attn_v.weight", width, HIDDEN)
+        matrix(f"blk.{layer}.attn_output.weight", HIDDEN, HIDDEN)
+        norm(f"blk.{layer}.ffn_norm.weight")
+        matrix(f"blk.{layer}.ffn_gate.weight", INNER, HIDDEN)
+        matrix(f"blk.{layer}.ffn_up.weight", INNER, HIDDEN)
+        matrix(f"blk.{layer}.ffn_down.weight", HIDDEN, INNER)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    scratch.rename(path)
