@@ -139,9 +139,14 @@ class RopeConfig:
         return math.sqrt(1.0 + math.log(self.factor) / math.log(self.original_context))
 
     @property
+    def yarn_paper_scale(self) -> float:
+        """0.1·ln(factor) + 1, as the YaRN paper has it."""
+        return _yarn_scale(self.factor, 1.0)
+
+    @property
     def yarn_extra_scale(self) -> float:
         """The attention factor over the 0.1·ln(factor) + 1 of the YaRN paper, which llama.cpp applies by itself."""
-        return 1.0 if self.attention_factor is None else self.attention_factor / _yarn_scale(self.factor, 1.0)
+        return 1.0 if self.attention_factor is None else self.attention_factor / self.yarn_paper_scale
 
     def llama3_factors(self, head_dim: int) -> tuple[float, ...]:
         """Divisor of each of the head_dim/2 rotary frequencies (Llama 3.1: 1, blended, or `factor`)."""

@@ -95,3 +95,19 @@ def gguf_name(name: str, architecture: str) -> GGUFName | None:
     norms = _GEMMA_NORMS if architecture in ("gemma2", "gemma3") else _NORM_AFTER_ATTENTION
     target = norms.get(module) or _MODULES.get(module)
     return GGUFName(f"blk.{layer}.{target}.{kind}") if target else None
+
+
+def hugging_face_name(name: str, architecture: str) -> str:
+    """The usual Hugging Face name of a tensor that GGUF calls so, for messages; the name itself when there is none."""
+    head, _, kind = name.rpartition(".")
+    parts = head.split(".")
+    names = {target: module for module, target in _TOP.items()}
+    if head in names:
+        return f"{names[head]}.{kind}" if head == "output" else f"model.{names[head]}.{kind}"
+    norms = _GEMMA_NORMS if architecture in ("gemma2", "gemma3") else _NORM_AFTER_ATTENTION
+    modules = {target: module for module, target in reversed([*_MODULES.items(), *norms.items()])}
+    if len(parts) == 4 and parts[2].startswith("ffn_"):  # one expert
+        return f"model.layers.{parts[1]}.mlp.experts.{parts[3]}.{parts[2].removeprefix('ffn_')}_proj.{kind}"
+    if len(parts) != 3 or parts[2] not in modules:
+        return name
+    return f"model.layers.{parts[1]}.{modules[parts[2]]}.{kind}"

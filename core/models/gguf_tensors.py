@@ -87,7 +87,7 @@ def map_tensors(checkpoint: Checkpoint) -> tuple[MappedTensor, ...]:
     stacks: dict[str, dict[int, Piece]] = defaultdict(dict)
     mapped: list[MappedTensor] = []
     for tensor in checkpoint.tensors:
-        if is_skipped(tensor.name) or _is_tied_head(checkpoint, tensor, config):
+        if is_skipped(tensor.name) or is_tied_head(checkpoint, tensor, config):
             continue
         target = gguf_name(tensor.name, config.architecture)
         if target is None:
@@ -201,7 +201,7 @@ def _must_stay(name: str, shape: tuple[int, ...], role: Role) -> bool:
     )
 
 
-def _is_tied_head(checkpoint: Checkpoint, tensor: TensorInfo, config: DecoderConfig) -> bool:
+def is_tied_head(checkpoint: Checkpoint, tensor: TensorInfo, config: DecoderConfig) -> bool:
     """True for a stored head that only repeats the embedding. One that differs is the model's own, whatever is said."""
     if not tensor.name.endswith("lm_head.weight"):
         return False

@@ -1,0 +1,343 @@
+"""How weights lie in a checkpoint, and how each becomes a matrix of the engine.
+
+`STORAGES` lists the ways. A new one is a function that is given the checkpoint and the tensors that none before it has
+claimed, and says which of them are weights.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+import numpy as np
+
+from core.checkpoint.base import Checkpoint
+from core.errors import UserError
+from core.progress import CancelToken
+from core.tensor_info import TensorInfo
+from kernels import matrix, ops
+from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS, SOURCE_KINDS
+from kernels.matrix import Matrix
+
+KEPT = "F16"  # what a weight is decoded to when the engine has no layout for its format
+
+
+class NoLayout(ValueError):
+    """The engine has no layout for a format."""
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A matrix that is not kept in its file's format, and why."""
+
+    name: str
+    stored: str
+    kept: str
+    reason: str
+
+
+class Reading:
+    """What all reads of one load share. Every piece asks whether the load was cancelled; thread-safe."""
+
+    def __init__(self, token: CancelToken) -> None:
+        self.bytes_done = 0
+        self.conversions: list[Conversion] = []
+        self._token = token
+        self._lock = threading.Lock()
+
+    def took(self, nbytes: int) -> None:
+        """Count bytes that were read. Raises Cancelled."""
+        self._token.check()
+        with self._lock:
+            self.bytes_done += nbytes
+
+    def converted(self, conversion: Conversion) -> None:
+        with self._lock:
+            self.conversions.append(conversion)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One weight of a checkpoint, before it is read.
+
+    shape: of the values, row-major; one axis: a vector. sources: tensors that it is made of, its own first.
+    matrix(start, stop, reading): rows start…stop (all axes but the last multiplied) in the engine's layout; ValueError
+    before anything was read: the engine has none for it. values(start, stop): the same rows as float32.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    format: str
+    sources: tuple[TensorInfo, ...]
+    matrix: Callable[[int, int, Reading], Matrix]
+    values: Callable[[int, int], np.ndarray]
+
+    @property
+    def rows(self) -> int:
+        return prod(self.shape[:-1])
+
+    @property
+    def nbytes(self) -> int:
+        return sum(source.nbytes for source in self.sources)
+
+    def load(self, start: int, stop: int, reading: Reading) -> Matrix:
+        """Rows start…stop, decoded where the engine has no layout for the format, which `reading` then tells."""
+        before = reading.bytes_done
+        try:
+            return self.matrix(start, stop, reading)
+        except ValueError as error:
+            if reading.bytes_done != before and not isinstance(error, NoLayout):
+                raise
+            reading.converted(Conversion(self.name, self.format, KEPT, str(error)))
+        piece = max(self.nbytes // max(self.rows, 1), 1)
+
+        def read(first: int, last: int) -> np.ndarray:
+            reading.took((last - first) * piece)
+            return ops.from_float32(self.values(start + first, start + last), KEPT)
+
+        return matrix.from_elements(KEPT, stop - start, self.shape[-1], read)
+
+
+Storage = Callable[[Checkpoint, Mapping[str, TensorInfo]], list[Stored]]
+
+
+def _tensor_bytes(
+    checkpoint: Checkpoint, tensor: TensorInfo, base: int, reading: Reading
+) -> Callable[[int, int], np.ndarray]:
+    def read(start: int, stop: int) -> np.ndarray:
+        raw = checkpoint.read_raw(tensor, base + start, base + stop)
+        reading.took(raw.nbytes)
+        return raw
+
+    return read
+
+
+def ggml_blocks(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
+    """GGML's block types. NVFP4 has one more scale, or one an expert, in '….scale' beside '….weight'."""
+    found = []
+    for tensor in tensors.values():
+        if tensor.dtype in PLAIN_KINDS or tensor.dtype not in (*BLOCK_KINDS, *SOURCE_KINDS):
+            continue
+        scale = tensors.get(tensor.name.removesuffix(".weight") + ".scale") if tensor.dtype == "NVFP4" else None
+
+        def load(
+            start: int,
+            stop: int,
+            reading: Reading,
+            tensor: TensorInfo = tensor,
+            scale: TensorInfo | None = scale,
+        ) -> Matrix:
+            if tensor.dtype in SOURCE_KINDS:
+                raise NoLayout(f"the engine has no layout for {tensor.dtype}")
+            factor = 1.0
+            if scale is not None:
+                values = checkpoint.read_rows(scale).reshape(-1)
+                factor = float(values[start * len(values) // max(tensor.rows, 1)])
+            read = _tensor_bytes(checkpoint, tensor, start, reading)
+            return matrix.from_blocks(tensor.dtype, stop - start, tensor.columns, read, factor)
+
+        sources = (tensor,) if scale is None else (tensor, scale)
+        values = partial(checkpoint.read_rows, tensor)
+        found.append(Stored(tensor.name, tensor.shape, tensor.dtype, sources, load, values))
+    return found
+
+
+def packed_integers(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
+    """compressed-tensors' pack-quantized: codes of 1 to 8 bits as a bit stream along the row, a scale for a group."""
+    found = []
+    for tensor in tensors.values():
+        if not tensor.name.endswith(".weight_packed") or tensor.dtype not in ("I32", "U32"):
+            continue
+        base = tensor.name.removesuffix("_packed")
+        packed = _Packed.of(checkpoint, base, tensor, tensors)
+        found.append(Stored(base, packed.shape, packed.label, packed.sources, packed.load, packed.values))
+    return found
+
+
+@dataclass(frozen=True)
+class _Packed:
+    checkpoint: Checkpoint
+    codes: TensorInfo
+    scales: TensorInfo
+    zeros: TensorInfo | None
+    sources: tuple[TensorInfo, ...]
+    shape: tuple[int, int]
+    bits: int
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, base: str, codes: TensorInfo, tensors: Mapping[str, TensorInfo]) -> _Packed:
+        parts = {end: tensors.get(f"{base}_{end}") for end in ("scale", "shape", "zero_point", "g_idx")}
+        scales, size, zeros, order = parts.values()
+        if scales is None or size is None:
+            missing = f"{base}_{'scale' if scales is None else 'shape'}"
+            raise UserError(f"'{codes.name}' can not be read without '{missing}'.", "Download the model again.")
+        if order is not None:
+            raise UserError(
+                f"'{order.name}' gives columns an order of their own, which is not known here.",
+                "Quantize without activation order, or with 'weight' order.",
+            )
+        given = tuple(
+            int(n) for n in checkpoint.read_raw(size).reshape(-1).view("<i8" if size.dtype == "I64" else "<i4")
+        )
+        rows, columns = given if len(given) == 2 else (0, 0)
+        words = codes.columns
+        fitting = [bits for bits in range(1, 9) if columns and -(-columns * bits // 32) == words]
+        groups = scales.columns
+        if not fitting or rows != codes.rows or scales.rows != rows or columns % groups:
+            raise UserError(
+                f"'{codes.name}', its scales and '{size.name}' contradict each other.", "Download the model again."
+            )
+        bits = fitting[-1]
+        if zeros is not None and zeros.shape != (-(-rows * bits // 32), groups):
+            raise UserError(f"'{zeros.name}' does not fit '{codes.name}'.", "Download the model again.")
+        sources = tuple(t for t in (codes, scales, size, zeros) if t is not None)
+        return cls(checkpoint, codes, scales, zeros, sources, (rows, columns), bits)
+
+    @property
+    def group(self) -> int:
+        return self.shape[1] // self.scales.columns
+
+    @property
+    def label(self) -> str:
+        return f"int{self.bits} g{self.group}" + ("" if self.zeros is None else " asymmetric")
+
+    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Codes, scales and zeros of rows start…stop."""
+        words = self.checkpoint.read_raw(self.codes, start, stop).view("<i4")
+        codes = ops.unpack_bits(words, self.bits, self.shape[1])
+        scales = self.checkpoint.read_rows(self.scales, start, stop)
+        if self.zeros is None:
+            return codes, scales, None
+        first = start // 32 * 32  # whole words, whatever the bits
+        last = min(-(-stop // 32) * 32, self.shape[0])
+        packed = self.checkpoint.read_raw(self.zeros, first * self.bits // 32, -(-last * self.bits // 32)).view("<i4")
+        zeros = ops.unpack_bits(np.ascontiguousarray(packed.T), self.bits, last - first)
+        return codes, scales, np.ascontiguousarray(zeros[:, start - first : stop - first].T)
+
+    def load(self, start: int, stop: int, reading: Reading) -> Matrix:
+        row = sum(source.nbytes for source in self.sources) // max(self.shape[0], 1)
+
+        def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+            parts = self.read(start + first, start + last)
+            reading.took((last - first) * row)
+            return parts
+
+        return matrix.from_groups(
+            stop - start, self.shape[1], self.bits, self.group, read, self.scales.dtype, self.zeros is None
+        )
+
+    def values(self, start: int, stop: int) -> np.ndarray:
+        return ops.decode_groups(*self.read(start, stop), self.bits, self.group)
+
+
+def scaled_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
+    """8-bit floats and integers with a scale a tensor, a row, or (floats) a tile of 128 × 128."""
+    found = []
+    for tensor in tensors.values():
+        if tensor.dtype not in ("F8_E4M3", "F8_E5M2", "I8") or not tensor.name.endswith(".weight"):
+            continue
+        scale = tensors.get(tensor.name + "_scale") or tensors.get(tensor.name + "_scale_inv")
+        if scale is None and tensor.dtype == "I8":
+            continue
+        scaled = _Scaled(checkpoint, tensor, scale)
+        sources = (tensor,) if scale is None else (tensor, scale)
+        found.append(Stored(tensor.name, tensor.shape, tensor.dtype, sources, scaled.load, scaled.values))
+    return found
+
+
+@dataclass(frozen=True)
+class _Scaled:
+    checkpoint: Checkpoint
+    tensor: TensorInfo
+    scale: TensorInfo | None
+
+    def scales(self, start: int, stop: int) -> np.ndarray:
+        """float32 [1, 1], [rows, 1], or [tiles, tiles] of the rows."""
+        rows, columns = self.tensor.rows, self.tensor.columns
+        if self.scale is None:
+            return np.ones((1, 1), np.float32)
+        values = self.checkpoint.read_rows(self.scale)
+        if values.size == 1:
+            return values.reshape(1, 1)
+        if values.size == rows:
+            return np.ascontiguousarray(values.reshape(-1, 1)[start:stop])
+        if values.shape != (-(-rows // 128), -(-columns // 128)):
+            raise UserError(
+                f"'{self.scale.name}' has {values.shape[0]} × {values.shape[1]} scales, which do not fit "
+                f"'{self.tensor.name}'.",
+                "Scales belong to a tensor, a row, or a tile of 128 × 128.",
+            )
+        if start % 128:
+            raise NoLayout("rows are cut inside a tile of scales")
+        return np.ascontiguousarray(values[start // 128 : -(-stop // 128)])
+
+    def load(self, start: int, stop: int, reading: Reading) -> Matrix:
+        read = _tensor_bytes(self.checkpoint, self.tensor, start, reading)
+        scales, columns = self.scales(start, stop), self.tensor.columns
+        if self.tensor.dtype != "I8":
+            own = None if self.scale is None else scales
+            return matrix.from_elements(self.tensor.dtype, stop - start, columns, read, own)
+        if scales.shape[1] > 1:
+            raise NoLayout("8-bit integers in tiles")
+
+        def groups(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:
+            codes = read(first, last) ^ np.uint8(0x80)  # signed to unsigned: 128 stands for 0
+            each = scales if len(scales) == 1 else scales[first:last]
+            return codes, np.ascontiguousarray(np.broadcast_to(each, (last - first, 1))), None
+
+        return matrix.from_groups(stop - start, columns, 8, columns, groups, "F32", True)
+
+    def values(self, start: int, stop: int) -> np.ndarray:
+        first = start // 128 * 128
+        scales = self.scales(first, stop)
+        rows = self.checkpoint.read_rows(self.tensor, start, stop)
+        if scales.shape[1] > 1:
+            scales = np.repeat(np.repeat(scales, 128, 0), 128, 1)[start - first : stop - first, : rows.shape[1]]
+        elif len(scales) > 1:
+            scales = scales[start - first : stop - first]
+        return rows * scales
+
+
+def plain_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
+    """16- and 32-bit floats; 64-bit ones are rounded to 32."""
+    found = []
+    for tensor in tensors.values():
+        if tensor.dtype not in (*PLAIN_KINDS, "F64"):
+            continue
+
+        def load(start: int, stop: int, reading: Reading, tensor: TensorInfo = tensor) -> Matrix:
+            read = _tensor_bytes(checkpoint, tensor, start, reading)
+            if tensor.dtype != "F64":
+                return matrix.from_elements(tensor.dtype, stop - start, tensor.columns, read)
+
+            def rounded(first: int, last: int) -> np.ndarray:
+                return ops.from_float32(ops.to_float32(read(first, last), "F64"), "F32")
+
+            return matrix.from_elements("F32", stop - start, tensor.columns, rounded)
+
+        values = partial(checkpoint.read_rows, tensor)
+        found.append(Stored(tensor.name, tensor.shape or (1,), tensor.dtype, (tensor,), load, values))
+    return found
+
+
+STORAGES: tuple[Storage, ...] = (ggml_blocks, packed_integers, scaled_elements, plain_elements)
+
+# Scales of activations and of the cache: of no use where activations are scaled as they come.
+_UNUSED = re.compile(r"\.(?:input_(?:scale|global_scale|zero_point)|output_scale|[kvq]_scale|scaled_fp8)$")
+
+
+def stored_weights(checkpoint: Checkpoint) -> tuple[list[Stored], list[TensorInfo]]:
+    """Every weight of the checkpoint, and the tensors that are stored in no known way."""
+    left = {t.name: t for t in checkpoint.tensors if not _UNUSED.search(t.name)}
+    found: list[Stored] = []
+    for storage in STORAGES:
+        claimed = storage(checkpoint, left)
+        found += claimed
+        for stored in claimed:
+            for source in stored.sources:
+                left.pop(source.name, None)
+    return found, list(left.values())
