@@ -1,0 +1,72 @@
+// The steps that treat each token on its own.
+#include <cstring>
+
+#include "steps.h"
+
+namespace bitsmith::engine {
+
+void Embed::run(Run& run) {
+    run.each_row(weight.columns, [&](int64_t row, int64_t from, int64_t) {
+        if (from) return;  // a row is read whole
+        float* values = run.row(out, row);
+        read_row(weight, run.tokens[row], values);
+        if (scale != 1.0f) run.ops.scale(values, scale, values, weight.columns);
+    });
+}
+
+void Norm::one_row(const Run& run, int64_t row) const {
+    const int64_t width = static_cast<int64_t>(gain.size());
+    const float* from = run.row(x, row);
+    float* to = run.row(out, row);
+    for (int head = 0; head < heads; ++head)
+        run.ops.norm(from + head * width, to + head * width, gain.data(), width, eps);
+}
+
+void Norm::run(Run& run) {
+    run.each_row(run.widths[x], [&](int64_t row, int64_t from, int64_t) {
+        if (from == 0) one_row(run, row);
+    });
+}
+
+void Split::run(Run& run) {
+    run.each_row(run.widths[x], [&](int64_t row, int64_t column, int64_t) {
+        if (column) return;
+        const float* from = run.row(x, row);
+        for (int buffer : outs) {
+            memcpy(run.row(buffer, row), from, static_cast<size_t>(run.widths[buffer]) * sizeof(float));
+            from += run.widths[buffer];
+        }
+    });
+}
+
+void Rope::run(Run& run) {
+    angles.compute(run);
+    const int count = static_cast<int>(angles.frequencies.size());
+    const int64_t dim = run.widths[x] / heads;
+    run.each_row(run.widths[x], [&](int64_t row, int64_t from, int64_t) {
+        if (from) return;
+        const float* cosines = angles.cosines(row);
+        for (int head = 0; head < heads; ++head)
+            run.ops.rope(run.row(x, row) + head * dim, cosines, cosines + count, count, pairs);
+    });
+}
+
+void ActMul::run(Run& run) {
+    run.each_row(run.widths[out], [&](int64_t row, int64_t from, int64_t count) {
+        run.ops.act_mul(kind, run.row(gate, row) + from, run.row(up, row) + from, run.row(out, row) + from, count);
+    });
+}
+
+void Add::run(Run& run) {
+    run.each_row(run.widths[out], [&](int64_t row, int64_t from, int64_t count) {
+        run.ops.add(run.row(x, row) + from, run.row(out, row) + from, count);
+    });
+}
+
+void SoftCap::run(Run& run) {
+    run.each_row(run.widths[x], [&](int64_t row, int64_t from, int64_t count) {
+        run.ops.softcap(run.row(x, row) + from, cap, count);
+    });
+}
+
+}  // namespace bitsmith::engine
