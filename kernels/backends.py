@@ -73,6 +73,23 @@ class Compiled:
         self._extension.decode_groups(self._isa, codes, scales, zeros, 1 << (bits - 1), group, out, threads)
         return out
 
+    def group_sums(
+        self,
+        x: np.ndarray,
+        weights: np.ndarray | None,
+        scales: np.ndarray,
+        zeros: np.ndarray,
+        bits: int,
+        total: np.ndarray,
+        threads: int,
+    ) -> None:
+        self._extension.group_sums(self._isa, x, weights, scales, zeros, bits, total, threads)
+
+    def group_codes(self, x: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, threads: int) -> np.ndarray:
+        out = np.empty(x.shape, np.uint8)
+        self._extension.group_codes(self._isa, x, scales, zeros, bits, out, threads)
+        return out
+
     def to_half(self, x: np.ndarray, dtype: str, threads: int) -> np.ndarray:
         out = np.empty(x.shape, np.uint16)
         self._extension.to_half(self._isa, dtype, x, out, threads)
@@ -109,6 +126,8 @@ class Compiled:
 
 _REFERENCES: dict[str, Callable[..., Any]] = {
     "encode_groups": groups.encode_groups,
+    "group_sums": groups.group_sums,
+    "group_codes": groups.group_codes,
     "decode_groups": groups.decode_groups,
     "to_half": floats.to_half,
     "from_half": floats.from_half,

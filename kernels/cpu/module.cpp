@@ -21,6 +21,7 @@ using namespace bitsmith;
 using Floats = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatsOut = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Weights = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using DoublesOut = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Halves = nb::ndarray<const uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using HalvesOut = nb::ndarray<uint16_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -163,7 +164,7 @@ static void encode_groups(const std::string& isa, Floats x, int bits, int64_t gr
         nb::gil_scoped_release released;
         parallel_for(rows * row_groups, kLanes, threads, [&](int64_t begin, int64_t end) {
             // One lane's values and weights a vector, and room to align them.
-            std::vector<float> scratch(2 * kLanes * group + kLanes);
+            std::vector<float> scratch((settings.weighted ? 2 : 1) * kLanes * group + kLanes);
             std::vector<uint8_t> surplus(group);
             const uintptr_t address = reinterpret_cast<uintptr_t>(scratch.data());
             GroupBatch batch = settings;
@@ -186,6 +187,94 @@ static void encode_groups(const std::string& isa, Floats x, int bits, int64_t gr
         });
     }
     require(finite, "NaN or Inf can not be encoded");
+}
+
+// Adds to total, float64 [C, 3 · R], the sums of each row for each of C scales and unsigned zeros, [C, R].
+static void group_sums(const std::string& isa, Floats x, nb::object weights_or_none, Floats scales, Floats zeros,
+                       int bits, DoublesOut total, int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    const int64_t rows = x.shape(0), columns = x.shape(1), tries = scales.shape(0);
+    require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits");
+    require((int64_t)scales.shape(1) == rows, "wrong shape of scales");
+    require((int64_t)zeros.shape(0) == tries && (int64_t)zeros.shape(1) == rows, "wrong shape of zeros");
+    require((int64_t)total.shape(0) == tries && (int64_t)total.shape(1) == 3 * rows, "wrong shape of sums");
+    const float* weight = nullptr;
+    Weights weights;
+    if (!weights_or_none.is_none()) {
+        weights = nb::cast<Weights>(weights_or_none);
+        require((int64_t)weights.shape(0) == columns, "importance needs one weight a column");
+        weight = weights.data();
+    }
+    const int64_t row_pieces = (columns + kSumPiece - 1) / kSumPiece;
+    const float *values = x.data(), *scale = scales.data(), *zero = zeros.data();
+    const float half = static_cast<float>(1 << (bits - 1));
+    double* sums = total.data();
+    nb::gil_scoped_release released;
+    std::vector<float> found(3 * tries * rows * row_pieces);
+    parallel_for(rows * row_pieces, kLanes, threads, [&](int64_t begin, int64_t end) {
+        std::vector<float> scratch(2 * kLanes * kSumPiece + kLanes);
+        std::vector<float> padded(kLanes * kSumPiece), padded_weights(weight ? kSumPiece : 0);
+        const uintptr_t address = reinterpret_cast<uintptr_t>(scratch.data());
+        PieceBatch batch = {};
+        batch.scratch = scratch.data() + (64 - address % 64) % 64 / sizeof(float);
+        batch.n = kSumPiece;
+        batch.bits = bits;
+        batch.weighted = weight != nullptr;
+        for (int64_t first = begin; first < end; first += kLanes) {
+            const int64_t count = std::min<int64_t>(kLanes, end - first);
+            for (int64_t lane = 0; lane < kLanes; ++lane) {
+                const int64_t piece = first + std::min(lane, count - 1);
+                const int64_t row = piece / row_pieces, at = piece % row_pieces * kSumPiece;
+                const int64_t length = std::min<int64_t>(kSumPiece, columns - at);
+                batch.x[lane] = values + row * columns + at;
+                batch.weight[lane] = weight ? weight + at : nullptr;
+                if (length == kSumPiece) continue;
+                // The end of a row is filled up with zeros, which add nothing.
+                float* filled = padded.data() + lane * kSumPiece;
+                std::fill(std::copy_n(batch.x[lane], length, filled), filled + kSumPiece, 0.0f);
+                batch.x[lane] = filled;
+                if (weight) {
+                    std::fill(std::copy_n(weight + at, length, padded_weights.begin()), padded_weights.end(), 0.0f);
+                    batch.weight[lane] = padded_weights.data();
+                }
+            }
+            for (int64_t k = 0; k < tries; ++k) {
+                for (int64_t lane = 0; lane < kLanes; ++lane) {
+                    const int64_t row = (first + std::min(lane, count - 1)) / row_pieces;
+                    batch.scale[lane] = scale[k * rows + row];
+                    batch.zero[lane] = zero[k * rows + row] - half;
+                }
+                batch.load = k == 0;
+                kernels.group_sums(batch);
+                for (int64_t lane = 0; lane < count; ++lane) {
+                    float* out = found.data() + 3 * (k * rows * row_pieces + first + lane);
+                    out[0] = batch.error[lane];
+                    out[1] = batch.xq[lane];
+                    out[2] = batch.qq[lane];
+                }
+            }
+        }
+    });
+    for (int64_t i = 0; i < tries * rows; ++i)  // [C, R], the pieces of each in order
+        for (int64_t piece = 0; piece < row_pieces; ++piece)
+            for (int64_t j = 0; j < 3; ++j) sums[3 * i + j] += found[3 * (i * row_pieces + piece) + j];
+}
+
+// Codes of rows with one scale and unsigned zero each.
+static void group_codes(const std::string& isa, Floats x, Weights scales, Weights zeros, int bits, BytesOut codes,
+                        int threads) {
+    const Kernels& kernels = kernels_named(isa);
+    const int64_t rows = x.shape(0), columns = x.shape(1);
+    require(bits >= 1 && bits <= 8, "codes have 1 to 8 bits");
+    require((int64_t)scales.shape(0) == rows && (int64_t)zeros.shape(0) == rows, "one scale and zero a row");
+    require(codes.shape(0) == x.shape(0) && codes.shape(1) == x.shape(1), "wrong shape of codes");
+    const float *values = x.data(), *scale = scales.data(), *zero = zeros.data();
+    uint8_t* code = codes.data();
+    nb::gil_scoped_release released;
+    parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; ++row)
+            kernels.group_codes(values + row * columns, columns, scale[row], zero[row], bits, code + row * columns);
+    });
 }
 
 // zeros: one code a group; all are the middle code when there is none to give.
@@ -371,6 +460,9 @@ NB_MODULE(_cpu, m) {
     m.def("encode_groups", &encode_groups, nb::arg("isa"), nb::arg("x"), nb::arg("bits"), nb::arg("group"),
           nb::arg("symmetric"), nb::arg("scale_type"), nb::arg("search"), nb::arg("importance").none(),
           nb::arg("codes"), nb::arg("scales"), nb::arg("zeros"), nb::arg("threads"));
+    m.def("group_sums", &group_sums, nb::arg("isa"), nb::arg("x"), nb::arg("weights").none(), nb::arg("scales"),
+          nb::arg("zeros"), nb::arg("bits"), nb::arg("total"), nb::arg("threads"));
+    m.def("group_codes", &group_codes);
     m.def("decode_groups", &decode_groups, nb::arg("isa"), nb::arg("codes"), nb::arg("scales"), nb::arg("zeros").none(),
           nb::arg("middle"), nb::arg("group"), nb::arg("out"), nb::arg("threads"));
     m.def("to_half", &to_half);

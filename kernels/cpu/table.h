@@ -59,13 +59,30 @@ struct GroupBatch {
     uint8_t* codes[kLanes];  // n unsigned codes
     float scale[kLanes];     // results: the scale as stored
     float zero[kLanes];      // and the unsigned code that stands for 0
-    float* scratch;          // 2 · 16 · n floats, 64-byte aligned
+    float* scratch;          // 16 · n floats, as many again when weighted, 64-byte aligned
     int n;
     int bits;
     ScaleType scale_type;
     bool symmetric;
     bool weighted;
     bool search;
+};
+
+// A group's sums are made of pieces of so many values (encode/groups.h); kernels/reference/groups.py has the same
+// number.
+constexpr int kSumPiece = 1024;
+
+// Sixteen pieces of n ≤ kSumPiece values along rows, one a lane, and the sums of each for one scale.
+struct PieceBatch {
+    const float* x[kLanes];
+    const float* weight[kLanes];                  // already divided by a power of two; all null when there is none
+    float scale[kLanes], zero[kLanes];            // zero: the signed code that stands for 0
+    float error[kLanes], xq[kLanes], qq[kLanes];  // results
+    float* scratch;                               // 2 · 16 · kSumPiece floats, 64-byte aligned
+    int n;
+    int bits;
+    bool weighted;
+    bool load;  // false: scratch holds these pieces already
 };
 
 // Sums over one row. Values that are not finite in the source are counted and left out of all the rest.
@@ -87,6 +104,8 @@ struct Kernels {
     EncodeBatch encode[kKinds];
     DecodeBlocks decode[kKinds];
     void (*encode_groups)(GroupBatch& batch);
+    void (*group_sums)(PieceBatch& batch);
+    void (*group_codes)(const float* x, int64_t n, float scale, float zero, int bits, uint8_t* codes);
     void (*decode_group)(const uint8_t* codes, float scale, float zero, int64_t n, float* out);
     void (*to_f16)(const float* x, int64_t n, uint16_t* out);
     void (*from_f16)(const uint16_t* x, int64_t n, float* out);

@@ -14,7 +14,7 @@ from kernels.reference.arithmetic import ONE, ZERO, clamp, f16_bits, inverse, ma
 # Values already divided by the scale → the nearest codes, as float32.
 Codes = Callable[[np.ndarray], np.ndarray]
 
-_TRACE = np.float32(2.0**-24)
+TRACE = np.float32(2.0**-24)
 
 
 def within(low: int, high: int) -> Codes:
@@ -58,7 +58,7 @@ def inverse_power(exponent: np.ndarray) -> np.ndarray:
 def normalise_weights(weights: np.ndarray) -> np.ndarray:
     """Importance, the largest of each block in [1, 2). Columns of none keep a trace: no sum of weights is zero."""
     scale = inverse_power(exponent_bits(largest_magnitude(weights)))
-    return maximum(weights * scale[:, None], _TRACE)
+    return maximum(weights * scale[:, None], TRACE)
 
 
 def scale_to_f16(scale: np.ndarray) -> np.ndarray:

@@ -3,11 +3,15 @@
 Without search: compressed-tensors' round-to-nearest (`calculate_qparams`), the scale rounded to its stored type before
 codes are chosen. Symmetric scale: largest |x| / ((2^b − 1) / 2). Asymmetric: the range, widened to hold 0, over 2^b − 1
 steps. The compiled kernel (kernels/cpu/encode/groups.h) does the same steps with one group a lane.
+
+The sums of a group are made of pieces of SUM_PIECE values: in order and in float32 inside a piece, and the pieces in
+order in float64. So the sum over a row of millions does not drown, and a row can be read piece by piece (`fit_groups`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +30,7 @@ from kernels.reference.arithmetic import (
     round_f16,
 )
 
+SUM_PIECE = 1024
 _SCALE_STEPS, _RANGE_STEPS, _REFITS = 14, 4, 2
 
 
@@ -48,11 +53,16 @@ class _Settings:
 
 
 @dataclass(frozen=True)
-class _Scale:
-    """zero: the signed code that stands for 0."""
+class GroupScale:
+    """Of G groups, float32 [G]. zero: the signed code that stands for 0."""
 
     scale: np.ndarray
     zero: np.ndarray
+
+
+# What is tried → float64 [tries, G, 3] of each: Σ w·e², Σ w·(x/s)·q and Σ w·q², where q is the code less the zero point
+# and e = x/s − q.
+Sums = Callable[[Sequence[GroupScale]], np.ndarray]
 
 
 def round_scale(scale: np.ndarray, largest: np.ndarray, scale_type: str) -> np.ndarray:
@@ -67,76 +77,120 @@ def round_scale(scale: np.ndarray, largest: np.ndarray, scale_type: str) -> np.n
     return np.where(largest == ZERO, ONE, stored)
 
 
-def _plain(settings: _Settings, low: np.ndarray, largest: np.ndarray, scale: np.ndarray) -> _Scale:
+def _plain(settings: _Settings, low: np.ndarray, largest: np.ndarray, scale: np.ndarray) -> GroupScale:
     stored = round_scale(scale, largest, settings.scale_type)
     if settings.symmetric:
-        return _Scale(stored, np.zeros(len(low), np.float32))
+        return GroupScale(stored, np.zeros(len(low), np.float32))
     half = settings.half
-    return _Scale(stored, rint(clamp(-half - low / stored, -half, half - ONE)))
+    return GroupScale(stored, rint(clamp(-half - low / stored, -half, half - ONE)))
 
 
-@dataclass
 class _Search:
     """Keeps the best of what is tried, by squared error in units of the first scale."""
 
-    x: np.ndarray
-    w: np.ndarray | None
-    low: np.float32
-    high: np.float32
-    unit: np.ndarray
-    best: _Scale
-    error: np.ndarray | None = None
-    refit: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    def __init__(self, sums: Sums, first: GroupScale) -> None:
+        self._sums = sums
+        self._unit = inverse(first.scale)
+        self.best = first
+        self.refit, self._error = first.scale, np.full(len(first.scale), np.inf, np.float32)
 
-    def consider(self, g: _Scale) -> None:
-        inverse_scale, bottom, top = inverse(g.scale), self.low - g.zero, self.high - g.zero
-        error, xq, qq = (np.zeros(len(self.x), np.float32) for _ in range(3))
-        for i in range(self.x.shape[1]):
-            scaled = self.x[:, i] * inverse_scale
-            q = rint(minimum(maximum(scaled, bottom), top))
-            e, wq = scaled - q, fit.weigh(self.w, i, q)
-            error = error + fit.weigh(self.w, i, e) * e
-            xq, qq = xq + wq * scaled, qq + wq * q
-        steps = g.scale * self.unit
-        error = error * (steps * steps)
-        fitted = g.scale * (xq * inverse(qq))
-        if self.error is None:
-            self.best, self.error, self.refit = g, error, fitted
-            return
-        better = error < self.error
-        self.best = _Scale(np.where(better, g.scale, self.best.scale), np.where(better, g.zero, self.best.zero))
-        self.error = np.where(better, error, self.error)
-        self.refit = np.where(better, fitted, self.refit)
+    def consider(self, tries: Sequence[GroupScale], first: bool = False) -> None:
+        sums = self._sums(tries).astype(np.float32)
+        for g, (error, xq, qq) in zip(tries, sums.swapaxes(1, 2), strict=True):
+            steps = g.scale * self._unit
+            error = error * (steps * steps)
+            fitted = g.scale * (xq * inverse(qq))
+            better = np.full(len(error), True) if first else error < self._error
+            self.best = GroupScale(np.where(better, g.scale, self.best.scale), np.where(better, g.zero, self.best.zero))
+            self._error = np.where(better, error, self._error)
+            self.refit = np.where(better, fitted, self.refit)
+            first = False
 
 
-def _search(
-    settings: _Settings, x: np.ndarray, w: np.ndarray | None, low: np.ndarray, high: np.ndarray, first: np.ndarray
-) -> _Scale:
+@np.errstate(all="ignore")  # a sum may overflow; what gives it is then no better than the first
+def fit_groups(
+    low: np.ndarray, high: np.ndarray, bits: int, symmetric: bool, scale_type: str, sums: Sums | None
+) -> GroupScale:
+    """The scales of groups from their ranges, widened to hold 0; searched for by `sums` when it is given."""
+    settings = _Settings(bits, symmetric, scale_type)
     half, codes = settings.half, np.float32(2 * settings.half - 1)
+    low, high = minimum(low, ZERO), maximum(high, ZERO)
     largest = maximum(-low, high)
+    first = largest / (np.float32(0.5) * codes) if symmetric else (high - low) / codes
     least = settings.least_share
     plain = _plain(settings, low, largest, first)
-    search = _Search(x, w, -half, half - ONE, inverse(plain.scale), plain)
-    search.consider(plain)
-    if settings.symmetric:
-        most = np.float32(1.25) if settings.bits == 1 else (half - np.float32(0.5)) / (half - ONE)
+    if sums is None:
+        return plain
+    search = _Search(sums, plain)
+    tries = [plain]
+    if symmetric:
+        most = np.float32(1.25) if bits == 1 else (half - np.float32(0.5)) / (half - ONE)
         step = (most - least) * (ONE / np.float32(_SCALE_STEPS - 1))
         for k in range(_SCALE_STEPS):
-            scale = round_scale(first * (most - step * np.float32(k)), largest, settings.scale_type)
-            search.consider(_Scale(scale, np.zeros(len(x), np.float32)))
+            scale = round_scale(first * (most - step * np.float32(k)), largest, scale_type)
+            tries.append(GroupScale(scale, np.zeros(len(low), np.float32)))
     else:
         step = (ONE - least) * (ONE / np.float32(_RANGE_STEPS - 1))
         for k in range(1, _RANGE_STEPS * _RANGE_STEPS):
             low_k = low * (ONE - step * np.float32(k // _RANGE_STEPS))
             high_k = high * (ONE - step * np.float32(k % _RANGE_STEPS))
-            search.consider(_plain(settings, low_k, largest, (high_k - low_k) / codes))
+            tries.append(_plain(settings, low_k, largest, (high_k - low_k) / codes))
+    search.consider(tries, first=True)
     for _ in range(_REFITS):
         # A zero point stays where it is, so an asymmetric range moves with its scale.
         kept = ONE - (ONE - least) * np.float32(0.125)
-        smallest = first * least if settings.symmetric else search.best.scale * kept
+        smallest = first * least if symmetric else search.best.scale * kept
         fitted = minimum(maximum(search.refit, smallest), first * np.float32(1.25))
-        search.consider(_Scale(round_scale(fitted, largest, settings.scale_type), search.best.zero))
+        search.consider([GroupScale(round_scale(fitted, largest, scale_type), search.best.zero)])
     return search.best
+
+
+@np.errstate(all="ignore")
+def group_sums(
+    x: np.ndarray,
+    weights: np.ndarray | None,
+    scales: np.ndarray,
+    zeros: np.ndarray,
+    bits: int,
+    total: np.ndarray,
+    _threads: int,
+) -> None:
+    """Add to total, float64 [T, 3 · G], the sums (see `Sums`) of x, [G, n], for T scales and unsigned zeros, [T, G].
+
+    weights: float32 [G, n] or [n].
+    """
+    half = np.float32(1 << (bits - 1))
+    pieces = -(-x.shape[1] // SUM_PIECE)
+    length = x.shape[1] if pieces == 1 else SUM_PIECE
+    x = _pieces(x, pieces, length)
+    w = None if weights is None else _pieces(np.atleast_2d(weights), pieces, length)
+    for scale, zero, out in zip(scales, zeros - half, total, strict=True):
+        inverse_scale, bottom, top = (v[:, None] for v in (inverse(scale), -half - zero, half - ONE - zero))
+        error, xq, qq = (np.zeros(x.shape[:2], np.float32) for _ in range(3))
+        for i in range(length):
+            scaled = x[:, :, i] * inverse_scale
+            q = rint(minimum(maximum(scaled, bottom), top))
+            e = scaled - q
+            wq, we = (q, e) if w is None else (w[:, :, i] * q, w[:, :, i] * e)
+            error = error + we * e
+            xq, qq = xq + wq * scaled, qq + wq * q
+        for piece in range(pieces):
+            out += np.stack([error[:, piece], xq[:, piece], qq[:, piece]], axis=1).reshape(-1)
+
+
+def _pieces(x: np.ndarray, pieces: int, length: int) -> np.ndarray:
+    """[G, n] → [G, pieces, length]; the end is filled up with zeros, which add nothing to any sum."""
+    if x.shape[1] < pieces * length:
+        x = np.concatenate([x, np.zeros((len(x), pieces * length - x.shape[1]), np.float32)], axis=1)
+    return x.reshape(len(x), pieces, length)
+
+
+@np.errstate(all="ignore")
+def group_codes(x: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, _threads: int) -> np.ndarray:
+    """Codes uint8 of x, [G, n], with one scale and unsigned zero a row."""
+    half = np.float32(1 << (bits - 1))
+    scaled = x / scales[:, None] + (zeros - half)[:, None]
+    return (rint(clamp(scaled, -half, half - ONE)) + half).astype(np.uint8)
 
 
 @np.errstate(all="ignore")  # huge values overflow on the way to their clipped codes
@@ -153,25 +207,24 @@ def encode_groups(
     rows, columns = x.shape
     if not np.isfinite(x).all():
         raise ValueError("NaN or Inf can not be encoded")
-    settings = _Settings(bits, symmetric, scale_type)
-    half, codes = settings.half, np.float32(2 * settings.half - 1)
     values = x.reshape(-1, group)
-    low, high = np.zeros(len(values), np.float32), np.zeros(len(values), np.float32)
-    for i in range(group):
-        low, high = minimum(values[:, i], low), maximum(values[:, i], high)
-    largest = maximum(-low, high)
-    first = largest / (np.float32(0.5) * codes) if symmetric else (high - low) / codes
+    half = np.float32(1 << (bits - 1))
+    sums: Sums | None = None
     if search:
         w = None
         if importance is not None:
             w = fit.normalise_weights(np.broadcast_to(importance, x.shape).reshape(-1, group))
-        g = _search(settings, values, w, low, high, first)
-    else:
-        g = _plain(settings, low, largest, first)
-    scaled = values / g.scale[:, None] + g.zero[:, None]
-    q = rint(clamp(scaled, -half, half - ONE)) + half
+
+        def sums(tries: Sequence[GroupScale]) -> np.ndarray:
+            total = np.zeros((len(tries), 3 * len(values)))
+            scales, zeros = np.stack([g.scale for g in tries]), np.stack([g.zero + half for g in tries])
+            group_sums(values, w, scales, zeros, bits, total, 1)
+            return total.reshape(len(tries), -1, 3)
+
+    g = fit_groups(values.min(axis=1), values.max(axis=1), bits, symmetric, scale_type, sums)
+    codes = group_codes(values, g.scale, g.zero + half, bits, 1)
     shape = (rows, columns // group)
-    return q.astype(np.uint8).reshape(x.shape), g.scale.reshape(shape), (g.zero + half).astype(np.uint8).reshape(shape)
+    return codes.reshape(x.shape), g.scale.reshape(shape), (g.zero + half).astype(np.uint8).reshape(shape)
 
 
 @np.errstate(over="ignore")

@@ -2,6 +2,10 @@
 //
 // Without search: compressed-tensors' round-to-nearest, the scale rounded to its stored type before codes are chosen.
 // Symmetric scale: largest |x| / ((2^b − 1) / 2). Asymmetric: the range, widened to hold 0, over 2^b − 1 steps.
+//
+// A group may be a row of millions of values. Its sums are made of pieces of kSumPiece values: in order and in float32
+// inside a piece, and the pieces in order in float64. So a sum does not drown, and a row that does not fit in memory
+// can be summed from pieces, one a lane (`group_sums`), with the same result.
 #pragma once
 #include "fit.h"
 
@@ -38,7 +42,7 @@ struct GroupSums {
     F error, xq, qq;
 };
 template <bool kWeighted>
-BITSMITH_INLINE GroupSums group_sums(const F* x, const F* w, int n, const GroupScale& g, float low, float high) {
+BITSMITH_INLINE GroupSums piece_sums(const F* x, const F* w, int n, const GroupScale& g, float low, float high) {
     const F inverse_scale = inverse(g.scale), bottom = splat(low) - g.zero, top = splat(high) - g.zero;
     GroupSums sums = {splat(0.0f), splat(0.0f), splat(0.0f)};
     for (int i = 0; i < n; ++i) {
@@ -49,6 +53,31 @@ BITSMITH_INLINE GroupSums group_sums(const F* x, const F* w, int n, const GroupS
         sums.qq = sums.qq + wq * q;
     }
     return sums;
+}
+
+BITSMITH_INLINE void add_lanes(double sums[kLanes], const F& piece) {
+    float lanes[kLanes];
+    store(lanes, piece);
+    for (int lane = 0; lane < kLanes; ++lane) sums[lane] = sums[lane] + double(lanes[lane]);
+}
+BITSMITH_INLINE F rounded_lanes(const double sums[kLanes]) {
+    float lanes[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = float(sums[lane]);
+    return load(lanes);
+}
+
+template <bool kWeighted>
+BITSMITH_INLINE GroupSums whole_group_sums(const F* x, const F* w, int n, const GroupScale& g, float low, float high) {
+    if (n <= kSumPiece) return piece_sums<kWeighted>(x, w, n, g, low, high);
+    double error[kLanes] = {}, xq[kLanes] = {}, qq[kLanes] = {};
+    for (int at = 0; at < n; at += kSumPiece) {
+        const int count = n - at < kSumPiece ? n - at : kSumPiece;
+        const GroupSums piece = piece_sums<kWeighted>(x + at, w + (kWeighted ? at : 0), count, g, low, high);
+        add_lanes(error, piece.error);
+        add_lanes(xq, piece.xq);
+        add_lanes(qq, piece.qq);
+    }
+    return {rounded_lanes(error), rounded_lanes(xq), rounded_lanes(qq)};
 }
 
 // Keeps the best of what is tried, by squared error in units of `unit`.
@@ -63,7 +92,7 @@ struct GroupSearch {
     F best_error, refit;
 
     BITSMITH_INLINE void consider(const GroupScale& g, bool first) {
-        const GroupSums sums = group_sums<kWeighted>(x, w, n, g, low, high);
+        const GroupSums sums = whole_group_sums<kWeighted>(x, w, n, g, low, high);
         const F steps = g.scale * unit, error = sums.error * (steps * steps);
         const F fitted = g.scale * (sums.xq * inverse(sums.qq));
         if (first) {
@@ -156,6 +185,38 @@ inline void encode_groups(GroupBatch& batch) {
         } else if (i / 4 == n / 4) {
             store_u8(batch.codes, i, code[i % 4]);
         }
+    }
+}
+
+// The sums of sixteen pieces, one a lane, each for a scale and a signed zero of its own.
+inline void group_sums(PieceBatch& batch) {
+    F* x = reinterpret_cast<F*>(batch.scratch);
+    F* w = x + kSumPiece;
+    if (batch.load) {
+        load_transposed(batch.x, 0, batch.n, x);
+        if (batch.weighted) load_transposed(batch.weight, 0, batch.n, w);
+    }
+    const GroupScale g = {load(batch.scale), load(batch.zero)};
+    const float half = float(1 << (batch.bits - 1));
+    const GroupSums sums = batch.weighted ? piece_sums<true>(x, w, batch.n, g, -half, half - 1.0f)
+                                          : piece_sums<false>(x, w, batch.n, g, -half, half - 1.0f);
+    store(batch.error, sums.error);
+    store(batch.xq, sums.xq);
+    store(batch.qq, sums.qq);
+}
+
+// Codes of neighbours that share a scale; zero: the unsigned code that stands for 0.
+inline void group_codes(const float* x, int64_t n, float scale, float zero, int bits, uint8_t* codes) {
+    const float half = float(1 << (bits - 1));
+    const F divisor = splat(scale), signed_zero = splat(zero - half);
+    for (int64_t at = 0; at < n; at += kLanes) {
+        const int count = n - at < kLanes ? int(n - at) : kLanes;
+        float values[kLanes] = {};
+        memcpy(values, x + at, count * sizeof(float));
+        int32_t lanes[kLanes];
+        store(lanes,
+              rint_to_int(clamp(load(values) / divisor + signed_zero, -half, half - 1.0f)) + splat(int32_t(half)));
+        for (int i = 0; i < count; ++i) codes[at + i] = uint8_t(lanes[i]);
     }
 }
 

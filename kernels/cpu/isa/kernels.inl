@@ -60,6 +60,8 @@ static const Kernels kKernels = {
         decode_nvfp4,
     },
     encode_groups,
+    group_sums,
+    group_codes,
     decode_group,
     row_to_f16,
     row_from_f16,
