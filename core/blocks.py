@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
-import contextlib
-import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 
 import numpy as np
-import psutil
 
-from core.checkpoint.base import Checkpoint
+from core.checkpoint.base import Checkpoint, Columns
+from core.checkpoint.dtypes import row_bytes
+from core.checkpoint.reading import windows
 from core.errors import UserError
 from core.export.layout import PlacedPart
-from core.formats import EncodeOptions, Format, Method
-from core.formats.pack_quantized import PackQuantized
+from core.formats import EncodeOptions, Format
 from core.journal import WrittenBlock
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
 from core.output import OutputFiles
 from core.plan import BLOCK_BUDGET, TensorPlan
-from core.units import format_bytes
+from core.progress import CancelToken
 from kernels import ops
 from kernels.layouts import F16_MAX
 
 BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
-SEARCH_BYTES_PER_VALUE = 48  # the same where the search over a group sees a whole long row; both measured
 BLOCK_VALUES = 1 << 21  # more is no faster: the block leaves the cache
+LONG_ROW = 1 << 17  # values; a scale over more of them is found from pieces of the row
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows start…stop of tensor number `tensor` of the plan."""
+    """Rows start…stop of tensor number `tensor` of the plan, and which of their columns."""
 
     tensor: int
     start: int
     stop: int
+    columns: Columns
 
 
 @dataclass(frozen=True)
@@ -48,48 +49,58 @@ class BlockResult:
     error: ErrorSum | None
 
 
+def fits_rows(t: TensorPlan) -> bool:
+    """Whether the scales of this tensor's rows are found before its values are encoded, the rows being long."""
+    return t.format is not None and t.format.scales_rows and t.columns > LONG_ROW
+
+
 def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
     """Blocks of a tensor, in order, small enough that all blocks in flight stay within BLOCK_BUDGET.
 
-    A block has at least one row, however long; a tensor without rows is one empty block.
+    Long rows are cut; a tensor without rows is one empty block.
     """
     values = min(BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1), BLOCK_VALUES)
-    height = max(1, min(values // max(1, t.columns), 1 << 16))
     unit = t.format.row_multiple if t.format else 1
-    height = max(unit, height // unit * unit)
-    bounds = [t.rows]
-    if t.format is not None and t.format.needs_amax and len(t.shape) > 2:
-        bounds = list(range(t.shape[-2], t.rows + 1, t.shape[-2]))  # a block stays inside one matrix of the stack
-    out, start = [], 0
-    for end in bounds:
-        while start < end:
-            stop = min(start + height, end)
-            out.append(Block(index, start, stop))
-            start = stop
-    return out or [Block(index, 0, t.rows)]
+    if fits_rows(t):
+        values = min(values, unit * t.columns - 1)  # cut, so that rows that were fitted together are blocks together
+    matrix = t.shape[-2] if t.format is not None and t.format.needs_amax and len(t.shape) > 2 else t.rows
+    return [
+        Block(index, base + start, base + stop, columns)
+        for base in range(0, t.rows, max(1, matrix))  # a block stays inside one matrix of a stack
+        for start, stop, columns in windows(matrix, t.columns, values, unit)
+    ] or [Block(index, 0, t.rows, (0, t.columns))]
 
 
-def check_memory(tensors: Sequence[TensorPlan], threads: int) -> None:
-    """Raise UserError for rows so long that the fewest that go together would not fit in the memory that is free."""
-    free = psutil.virtual_memory().available
-    for i, t in enumerate(tensors):
-        unit = min(t.rows, t.format.row_multiple) if t.format else 1
-        if unit * t.columns <= BLOCK_VALUES:
-            continue
-        each = SEARCH_BYTES_PER_VALUE if isinstance(t.format, PackQuantized) else BYTES_PER_VALUE
-        need = (split(i, t, threads)[0].stop * t.columns) * each
-        if need > free:
-            raise UserError(
-                f"The rows of '{t.name}' have {t.columns:,} values, which needs {format_bytes(need)} of memory; "
-                f"{format_bytes(free)} are free.",
-                "Check whether the file is damaged; else keep this tensor with a 'keep' rule.",
-            )
+def read_block(checkpoint: Checkpoint, t: TensorPlan, b: Block) -> np.ndarray:
+    """Source values of a block, float32 [rows, columns]."""
+    return read_mapped(checkpoint, t.source, b.start, b.stop, b.columns)
 
 
-def amax_of(checkpoint: Checkpoint, t: TensorPlan, blocks: list[Block]) -> Iterator[tuple[int, float]]:
-    """Largest |value| of each block, as (first row, value), for formats that need it before encoding."""
-    for b in blocks:
-        yield b.start, float(ops.scan(read_mapped(checkpoint, t.source, b.start, b.stop)).amax)
+def with_options(
+    checkpoint: Checkpoint, t: TensorPlan, blocks: Sequence[Block], options: EncodeOptions, token: CancelToken
+) -> Iterator[tuple[Block, EncodeOptions]]:
+    """Each block with what it needs to know of more than its own values. Raises UserError for NaN in long rows."""
+
+    def pieces(of: Sequence[Block]) -> Iterator[np.ndarray]:
+        for b in of:
+            token.check()
+            yield read_block(checkpoint, t, b)
+
+    if t.format is not None and t.format.needs_amax:
+        for _, matrix in groupby(blocks, lambda b: b.start // t.shape[-2]):
+            own = list(matrix)
+            amax = max(float(ops.scan(piece).amax) for piece in pieces(own))
+            yield from ((b, replace(options, amax=amax, threads=1)) for b in own)
+    elif t.format is not None and fits_rows(t):
+        for _, rows in groupby(blocks, lambda b: b.start):
+            own = list(rows)
+            try:
+                found = t.format.fit_rows(partial(pieces, own), options)
+            except ValueError:
+                raise _not_finite(t, sum(ops.scan(piece).nonfinite for piece in pieces(own))) from None
+            yield from ((b, replace(options, rows=found, threads=1)) for b in own)
+    else:
+        yield from ((b, replace(options, threads=1)) for b in blocks)
 
 
 class BlockWorker:
@@ -101,42 +112,42 @@ class BlockWorker:
         self._checkpoint = checkpoint
         self._tensors = tensors
         self._files = files
-        self._vast = threading.Lock()  # one at a time of the blocks that are over budget, being a single row
         self._parts: dict[int, list[PlacedPart]] = {}
         for p in parts:
             self._parts.setdefault(p.tensor, []).append(p)
         for placed in self._parts.values():
             placed.sort(key=lambda p: p.part)
 
-    def run(self, block: Block, method: Method, amax: float) -> BlockResult:
+    def run(self, block: Block, options: EncodeOptions) -> BlockResult:
         """Raises UserError when the values can not be stored, do not survive, or the disk refuses."""
         t = self._tensors[block.tensor]
-        vast = (block.stop - block.start) * (t.shape[-1] if t.shape else 1) > BLOCK_VALUES
-        with self._vast if vast else contextlib.nullcontext():
-            return self._copy(block, t) if t.format is None else self._encode(block, t, t.format, method, amax)
+        return self._copy(block, t) if t.format is None else self._encode(block, t, t.format, options)
 
-    def _encode(self, block: Block, t: TensorPlan, form: Format, method: Method, amax: float) -> BlockResult:
-        source = read_mapped(self._checkpoint, t.source, block.start, block.stop)
-        options = EncodeOptions(method=method, amax=amax)
+    def _encode(self, block: Block, t: TensorPlan, form: Format, options: EncodeOptions) -> BlockResult:
+        source = read_block(self._checkpoint, t, block)
         encoded = encode(t, source, options)
         written, back = [], []
         for placed, data in zip(self._parts[block.tensor], encoded, strict=True):
-            if not data.size:
-                back.append(data)
-                continue
-            offset = placed.offset + form.part_offset(placed.part, t.shape, block.start)
             data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            self._files.write(placed.file, offset, data)
-            written.append(WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)))
-            back.append(self._files.read(placed.file, offset, data.nbytes))
-            if not np.array_equal(back[-1], data):
+            read = np.empty_like(data)
+            done = 0
+            for offset, run in _runs(block, t, form, placed.part, data):
+                read[done : done + run.size], crc = self._write_and_read(placed.file, placed.offset + offset, run)
+                written.append(WrittenBlock(placed.file, placed.offset + offset, run.size, crc))
+                done += run.size
+            if not np.array_equal(read, data):
                 raise UserError(
                     f"'{t.name}' reads back differently from what was written.",
                     "Check the disk and the memory of this computer, then resume the run.",
                 )
-        decoded = form.decode(back, block.stop - block.start, source.shape[1])
-        check_bound(t, source, decoded, options, _TOO_WIDE)
+            back.append(read)
+        decoded = form.decode(back, *source.shape)
+        check_bound(t, source, decoded, options, _TOO_WIDE, options.rows.amax if options.rows else None)
         return BlockResult(block, tuple(written), measure(source, decoded))
+
+    def _write_and_read(self, file: int, offset: int, run: np.ndarray) -> tuple[np.ndarray, int]:
+        self._files.write(file, offset, run)
+        return self._files.read(file, offset, run.size), zlib.crc32(run)
 
     def constants(self, index: int) -> tuple[WrittenBlock, ...]:
         """Write the parts of a tensor that do not come from its values."""
@@ -150,11 +161,22 @@ class BlockWorker:
 
     def _copy(self, block: Block, t: TensorPlan) -> BlockResult:
         (placed,) = self._parts[block.tensor]
-        raw = self._checkpoint.read_raw(t.source.pieces[0].tensor, block.start, block.stop)
+        raw = self._checkpoint.read_raw(t.source.pieces[0].tensor, block.start, block.stop, block.columns)
         data = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
-        offset = placed.offset + placed.nbytes // max(1, t.rows) * block.start
+        offset = (
+            placed.offset + placed.nbytes // max(1, t.rows) * block.start + row_bytes(t.source_dtype, block.columns[0])
+        )
         self._files.write(placed.file, offset, data)
         return BlockResult(block, (WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)),), None)
+
+
+def _runs(block: Block, t: TensorPlan, form: Format, part: int, data: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """A block's bytes of a part as (offset in the part, bytes) of what lies together: all, or pieces of its rows."""
+    if not data.size:
+        return
+    count = block.stop - block.start if form.has_rows(part) and block.columns != (0, t.columns) else 1
+    for i, run in enumerate(data.reshape(count, -1)):
+        yield form.part_offset(part, t.shape, block.start + i, block.columns[0]), run
 
 
 _TOO_WIDE = (
@@ -177,18 +199,39 @@ def encode(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple[n
         bad = ops.scan(source).nonfinite
         if not bad:
             raise
-        raise UserError(
-            f"'{t.name}' holds {bad:,} NaN or infinite values, which {t.format.name} can not store.",
-            "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
-        ) from None
+        raise _not_finite(t, bad) from None
 
 
-def check_bound(t: TensorPlan, source: np.ndarray, decoded: np.ndarray, options: EncodeOptions, hint: str) -> None:
-    """Raise UserError, with that hint, when a value is further from its source than the format allows."""
+def _not_finite(t: TensorPlan, count: int) -> UserError:
+    return UserError(
+        f"'{t.name}' holds {count:,} NaN or infinite values, which {t.format_name} can not store.",
+        "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
+    )
+
+
+def check_bound(
+    t: TensorPlan,
+    source: np.ndarray,
+    decoded: np.ndarray,
+    options: EncodeOptions,
+    hint: str,
+    row_amax: np.ndarray | None = None,
+) -> None:
+    """Raise UserError, with that hint, when a value is further from its source than the format allows.
+
+    row_amax: largest |value| of each whole row, where the values are pieces of rows that have one scale.
+    """
     assert t.format is not None
     bound = t.format.bound(options.method)
     group = t.format.bound_group(source.shape[1])
-    ratio = ops.max_group_error_ratio(source, decoded, group, t.format.bound_floor(options))
+    floor = t.format.bound_floor(options)
+    if row_amax is None:
+        ratio = ops.max_group_error_ratio(source, decoded, group, floor)
+    else:
+        ratio = max(
+            ops.max_group_error_ratio(x[None], y[None], group, max(floor, float(largest)))
+            for x, y, largest in zip(source, decoded, row_amax, strict=True)
+        )
     if t.format.contract.scale is None and not _same_where_not_finite(source, decoded):
         ratio = float("inf")
     if ratio > bound:

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import psutil
 
-from core.blocks import Block, BlockResult, BlockWorker, amax_of, check_memory, split
+from core.blocks import Block, BlockResult, BlockWorker, split, with_options
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
+from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
@@ -86,7 +87,6 @@ def run(
     check_output(output, checkpoint, plan.layout, overwrite)
     check_leftovers(output)
     threads = threads or worker_count()
-    check_memory(plan.tensors, threads)
     with disk_errors(output):
         journal = Journal(journal_path(output))
     files = None
@@ -142,7 +142,7 @@ class _Clock:
     def __init__(self, plan: Plan) -> None:
         self._start = time.monotonic()
         self._cost = [thread_seconds(t) for t in plan.tensors]
-        self._rows = [max(1, t.rows) for t in plan.tensors]
+        self._values = [max(1, t.values) for t in plan.tensors]
         self.check_bytes = sum(p.nbytes for p in plan.layout.parts)
         self.bytes_total = plan.source_bytes_read + self.check_bytes
         self._total = sum(self._cost) + self.check_bytes / DISK_BYTES_PER_SECOND
@@ -159,7 +159,7 @@ class _Clock:
         return time.monotonic() - self._start
 
     def block(self, b: Block, t: TensorPlan) -> None:
-        share = (b.stop - b.start) / self._rows[b.tensor]
+        share = (b.stop - b.start) * (b.columns[1] - b.columns[0]) / self._values[b.tensor]
         self._done += self._cost[b.tensor] * share
         self.bytes_done += round(t.source_bytes * share)
 
@@ -223,8 +223,7 @@ def _write(
                 if item is None:
                     exhausted = True
                 else:
-                    block, amax = item
-                    queue.append(pool.submit(worker.run, block, plan.recipe.method, amax))
+                    queue.append(pool.submit(worker.run, *item))
             if not queue:
                 break
             result = queue.popleft().result()
@@ -268,23 +267,13 @@ def _blocks(
     threads: int,
     left: dict[int, int],
     token: CancelToken,
-) -> Iterator[tuple[Block, float]]:
+) -> Iterator[tuple[Block, EncodeOptions]]:
+    options = EncodeOptions(method=plan.recipe.method, threads=threads)
     for i, t in enumerate(plan.tensors):
-        if i in entries:
-            continue
-        blocks = split(i, t, threads)
-        left[i] = len(blocks)
-        amax: dict[int, float] = {}
-        if t.format is not None and t.format.needs_amax:
-            per_matrix = t.shape[-2]
-            for row, value in amax_of(checkpoint, t, blocks):
-                token.check()
-                amax[row // per_matrix] = max(amax.get(row // per_matrix, 0.0), value)
-            for b in blocks:
-                yield b, amax[b.start // per_matrix]
-        else:
-            for b in blocks:
-                yield b, 0.0
+        if i not in entries:
+            blocks = split(i, t, threads)
+            left[i] = len(blocks)
+            yield from with_options(checkpoint, t, blocks, options, token)
 
 
 def _verify(

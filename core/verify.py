@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.blocks import check_bound, split
-from core.checkpoint.base import Checkpoint
+from core.blocks import Block, check_bound, fits_rows, read_block, split
+from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.dtypes import can_decode
+from core.checkpoint.reading import windows
 from core.errors import UserError
 from core.formats import EncodeOptions
+from core.formats.pack_quantized import PackQuantized
 from core.metrics.error import ErrorSum, measure
-from core.models.read_mapped import read_mapped
 from core.placement import part_name, stored_parts
 from core.plan import Plan, TensorPlan
 from core.progress import CancelToken, TensorResult
@@ -37,16 +38,14 @@ def verify_alone(checkpoint: Checkpoint, token: CancelToken) -> Health:
     values = nonfinite = 0
     zero = []
     for t in checkpoint.tensors:
-        step = max(1, 4_000_000 // max(1, t.columns))
         amax = 0.0
-        for start in range(0, t.rows, step):
+        for start, stop, columns in windows(t.rows, t.columns, 4_000_000):
             token.check()
-            stop = min(t.rows, start + step)
             if not can_decode(t.dtype):
-                checkpoint.read_raw(t, start, stop)
+                checkpoint.read_raw(t, start, stop, columns)
                 amax = 1.0  # what its values are can not be told
                 continue
-            found = ops.scan(checkpoint.read_rows(t, start, stop))
+            found = ops.scan(checkpoint.read_rows(t, start, stop, columns))
             nonfinite += found.nonfinite
             amax = max(amax, float(found.amax))
         values += t.values
@@ -65,22 +64,36 @@ def verify_against(
     reader = _Parts(output)
     for i, t in enumerate(plan.tensors):
         total = ErrorSum()
-        amax = 0.0
         blocks = split(i, t, worker_count())
-        if t.format is not None and t.format.needs_amax:
-            amax = max(float(ops.scan(read_mapped(source, t.source, b.start, b.stop)).amax) for b in blocks)
+        largest = _largest(source, t, blocks, token)
         for b in blocks:
             token.check()
             if t.format is None:
-                raw = source.read_raw(t.source.pieces[0].tensor, b.start, b.stop)
-                if not np.array_equal(raw, reader.raw(t, b.start, b.stop)):
+                raw = source.read_raw(t.source.pieces[0].tensor, b.start, b.stop, b.columns)
+                if not np.array_equal(raw, reader.raw(t, b.start, b.stop, b.columns)):
                     raise UserError(f"'{t.name}' should be an exact copy and is not.", "Run the conversion again.")
                 continue
-            want = read_mapped(source, t.source, b.start, b.stop)
-            got = reader.rows(t, b.start, b.stop)
-            check_bound(t, want, got, EncodeOptions(method=plan.recipe.method, amax=amax), _ANOTHER)
+            want = read_block(source, t, b)
+            got = reader.rows(t, b.start, b.stop, b.columns)
+            options = EncodeOptions(method=plan.recipe.method, amax=max(largest.values(), default=0.0))
+            rows = np.array([largest[row] for row in range(b.start, b.stop)]) if fits_rows(t) else None
+            check_bound(t, want, got, options, _ANOTHER, rows)
             total.add(measure(want, got))
         yield i, TensorResult(t.name, t.format_name, t.bytes.total, None if t.format is None else total.stats())
+
+
+def _largest(source: Checkpoint, t: TensorPlan, blocks: list[Block], token: CancelToken) -> dict[int, float]:
+    """Largest |value| by row, or by the first row of a block, where a scale is meant for more than a block's values."""
+    largest: dict[int, float] = {}
+    if t.format is None or not (t.format.needs_amax or fits_rows(t)):
+        return largest
+    for b in blocks:
+        token.check()
+        values = read_block(source, t, b)
+        each = [values] if t.format.needs_amax else [values[i : i + 1] for i in range(len(values))]
+        for row, some in enumerate(each, b.start):
+            largest[row] = max(largest.get(row, 0.0), float(ops.scan(some).amax))
+    return largest
 
 
 _ANOTHER = "The output is damaged, or was made from another source or by another recipe: run the conversion again."
@@ -93,9 +106,9 @@ class _Parts:
         self._output = output
         self._tensors = {t.name: t for t in output.tensors}
 
-    def raw(self, t: TensorPlan, start: int, stop: int) -> np.ndarray:
-        """Stored bytes of rows start…stop of a copied tensor. Raises UserError like `rows`."""
-        return self._output.read_raw(self._stored(t)[0], start, stop)
+    def raw(self, t: TensorPlan, start: int, stop: int, columns: Columns) -> np.ndarray:
+        """Stored bytes of a block of a copied tensor. Raises UserError like `rows`."""
+        return self._output.read_raw(self._stored(t)[0], start, stop, columns)
 
     def _stored(self, t: TensorPlan) -> list[TensorInfo]:
         infos = []
@@ -108,18 +121,19 @@ class _Parts:
             infos.append(info)
         return infos
 
-    def rows(self, t: TensorPlan, start: int, stop: int) -> np.ndarray:
-        """Rows start…stop as float32. Raises UserError for a part that is missing or stored in another way."""
-        parts, infos = stored_parts(t), self._stored(t)
-        if len(infos) == 1 or t.format is None or t.format.contract.tensor_scale is not None:
-            return self._output.read_rows(infos[0], start, stop)  # the reader applies a tensor's scale itself
+    def rows(self, t: TensorPlan, start: int, stop: int, columns: Columns) -> np.ndarray:
+        """Values of a block as float32. Raises UserError for a part that is missing or stored in another way."""
+        infos = self._stored(t)
+        if not isinstance(t.format, PackQuantized):
+            return self._output.read_rows(infos[0], start, stop, columns)  # the reader applies a tensor's scale itself
         raw = []
-        for j, (p, info) in enumerate(zip(parts, infos, strict=True)):
+        for j, info in enumerate(infos):
             if j in t.format.constant_parts(t.shape):
                 raw.append(self._output.read_raw(info).reshape(-1))
                 continue
             # Rows of the stored array, which are not the tensor's where zero points are packed along them.
-            row_bytes = p.nbytes // p.shape[0]
-            first, last = (t.format.part_offset(j, t.shape, row) // row_bytes for row in (start, stop))
-            raw.append(self._output.read_raw(info, first, last).reshape(-1))
-        return t.format.decode(raw, stop - start, t.shape[-1])
+            row_size = info.nbytes // info.rows
+            first, last = (t.format.part_offset(j, t.shape, row) // row_size for row in (start, stop))
+            stored = t.format.part_columns(j, columns)
+            raw.append(self._output.read_raw(info, first, last, stored).reshape(-1))
+        return t.format.decode(raw, stop - start, columns[1] - columns[0])

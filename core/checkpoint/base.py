@@ -12,6 +12,8 @@ import numpy as np
 
 from core.tensor_info import TensorInfo
 
+Columns = tuple[int, int]  # columns first … last of each row, the last not included
+
 
 class Container(Enum):
     """How the tensors are stored."""
@@ -62,12 +64,19 @@ class Checkpoint(ABC):
         return sum(f.stat().st_size for f in self.files)
 
     @abstractmethod
-    def read_raw(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Stored bytes of rows start…stop as uint8 [rows, bytes of a row]. Raises UserError when the file is short."""
+    def read_raw(
+        self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
+    ) -> np.ndarray:
+        """Stored bytes of rows start…stop as uint8 [rows, bytes of a row]. Raises UserError when the file is short.
+
+        columns: only these of each row, for rows too long to be held; both ends where a block of the type ends.
+        """
 
     @abstractmethod
-    def read_rows(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
-        """Values of rows start…stop as float32 [rows, K], decoded. Raises UserError when the file is short."""
+    def read_rows(
+        self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
+    ) -> np.ndarray:
+        """Values as float32 [rows, K], decoded; arguments and errors as `read_raw`."""
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.checkpoint.base import Container
+from core.checkpoint.base import Columns, Container
 from core.checkpoint.dtypes import is_plausible, tensor_bytes
 from core.checkpoint.findings import some
 from core.checkpoint.gguf_header import GgufHeader, RawTensor, read_header
@@ -57,8 +57,10 @@ class GgufCheckpoint(FileCheckpoint):
         record = self._metadata.records[key]
         return record.kind, record.element
 
-    def read_rows(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
-        rows = super().read_rows(tensor, start, stop)
+    def read_rows(
+        self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
+    ) -> np.ndarray:
+        rows = super().read_rows(tensor, start, stop, columns)
         if tensor.dtype == "NVFP4":
             self._apply_tensor_scale(tensor, rows, *row_range(tensor, start, stop))
         return rows

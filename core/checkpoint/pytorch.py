@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from core.checkpoint.architecture import architecture_of
-from core.checkpoint.base import Container
+from core.checkpoint.base import Columns, Container
 from core.checkpoint.dtypes import ELEMENT_BITS, is_plausible
 from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_exactly, read_start
 from core.checkpoint.folder import WeightFiles, read_json, side_files
 from core.checkpoint.hf import index_notes, tie_head
-from core.checkpoint.reading import FileCheckpoint, row_range
+from core.checkpoint.reading import FileCheckpoint, column_range, row_range
 from core.errors import UserError
 from core.roles import natural_key, parse_name
 from core.tensor_info import TensorInfo
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MAX_PICKLE = 64 << 20
 MAX_NESTING = 8
+MAX_SPAN = 1 << 25  # bytes read at once of a tensor that is not stored row after row
+MAX_GAPS = 1 << 16  # bytes that are quicker read than the file is opened again
 _AGAIN = "Download or copy the file again."
 # Keys under which training programs put the weights beside other things.
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "params", "weights")
@@ -52,22 +54,54 @@ class _View:
 
 
 class PytorchCheckpoint(FileCheckpoint):
-    """A checkpoint of PyTorch files. A transposed tensor is read as a whole to give any row of it."""
+    """A checkpoint of PyTorch files. Transposed tensors are read in strips: no more is held than asked for."""
 
     views: Mapping[str, _View] = {}
 
-    def read_raw(self, tensor: TensorInfo, start: int = 0, stop: int | None = None) -> np.ndarray:
+    def read_raw(
+        self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
+    ) -> np.ndarray:
         view = self.views.get(tensor.name)
         if view is None:
-            return super().read_raw(tensor, start, stop)
+            return super().read_raw(tensor, start, stop, columns)
         start, stop = row_range(tensor, start, stop)
+        left, right = column_range(tensor, columns)
         size = ELEMENT_BITS[tensor.dtype] // 8
-        span = 1 + sum((count - 1) * stride for count, stride in zip(tensor.shape, view.strides, strict=True))
-        raw = np.empty(span * size, np.uint8)
-        read_exactly(self.opened[tensor.file], view.offset, raw)
-        strides = [stride * size for stride in view.strides]
-        values = np.lib.stride_tricks.as_strided(raw, (*tensor.shape, size), (*strides, 1), writeable=False)
-        return values.reshape(tensor.rows, tensor.columns * size)[start:stop].copy()
+        out = np.empty((stop - start, right - left, size), np.uint8)
+        *outer, row_stride, column_stride = (0, *view.strides) if len(view.strides) < 2 else view.strides
+        height = tensor.shape[-2] if outer else max(1, tensor.rows)
+        while start < stop:  # rows whose outer indices are the same lie one stride apart
+            end = min(stop, start // height * height + height)
+            index = np.unravel_index(start // height, tensor.shape[:-2]) if outer else ()
+            at = sum(int(i) * stride for i, stride in zip(index, outer, strict=True))
+            at += start % height * row_stride + left * column_stride
+            part = out[len(out) - (stop - start) :][: end - start]
+            _read_strided(self.opened[tensor.file], view.offset, at, (row_stride, column_stride), part)
+            start = end
+        return out.reshape(len(out), (right - left) * size)
+
+
+def _read_strided(file: OpenedFile, offset: int, at: int, strides: tuple[int, int], out: np.ndarray) -> None:
+    """Fill out, uint8 [rows, columns, bytes of an element], from the elements at `at` + row and column times strides.
+
+    What lies close together is read at once, with all that is between; else in halves.
+    """
+    rows, columns, size = out.shape
+    if not out.size:
+        return
+    extents = ((rows - 1) * strides[0], (columns - 1) * strides[1])
+    span = (sum(extents) + 1) * size
+    if span <= MAX_GAPS or span <= min(8 * out.size, MAX_SPAN) or rows * columns == 1:
+        raw = np.empty(span, np.uint8)
+        read_exactly(file, offset + at * size, raw)
+        steps = (strides[0] * size, strides[1] * size, 1)
+        out[...] = np.lib.stride_tricks.as_strided(raw, out.shape, steps, writeable=False)
+    elif extents[0] > extents[1]:
+        _read_strided(file, offset, at, strides, out[: rows // 2])
+        _read_strided(file, offset, at + rows // 2 * strides[0], strides, out[rows // 2 :])
+    else:
+        _read_strided(file, offset, at, strides, out[:, : columns // 2])
+        _read_strided(file, offset, at + columns // 2 * strides[1], strides, out[:, columns // 2 :])
 
 
 def open_pytorch(path: Path, weights: WeightFiles, folder: Path | None) -> FileCheckpoint:

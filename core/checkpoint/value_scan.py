@@ -10,6 +10,7 @@ import numpy as np
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.dtypes import can_decode, is_float
 from core.checkpoint.findings import Finding
+from core.checkpoint.reading import windows
 from core.progress import CancelToken
 from core.tensor_info import Role, TensorInfo
 from kernels.layouts import F16_MAX
@@ -52,38 +53,35 @@ def scan_values(checkpoint: Checkpoint, token: CancelToken) -> Iterator[ScanStep
     ]
     total, done = sum(t.nbytes for t in tensors), 0
     for tensor in tensors:
-        counts = _Counts()
-        step = max(1, BLOCK_VALUES // max(1, tensor.columns))
-        for start in range(0, tensor.rows, step):
+        counts = _Counts(rows=tensor.rows)
+        peaks = np.zeros(0, np.float32)
+        for start, stop, columns in windows(tensor.rows, tensor.columns, BLOCK_VALUES):
             token.check()
-            stop = min(start + step, tensor.rows)
-            _count(checkpoint.read_rows(tensor, start, stop), counts)
-            if stop < tensor.rows:
-                yield ScanStep(done + tensor.nbytes * stop // tensor.rows, total, tensor.name)
+            found = _count(checkpoint.read_rows(tensor, start, stop, columns), tensor.columns, counts)
+            peaks = found if columns[0] == 0 else np.maximum(peaks, found)
+            if columns[1] == tensor.columns:
+                counts.zero_rows += int(np.count_nonzero(peaks == 0))
+            if counts.values < tensor.values:
+                yield ScanStep(done + tensor.nbytes * counts.values // tensor.values, total, tensor.name)
         done += tensor.nbytes
         yield ScanStep(done, total, tensor.name, tuple(_findings(tensor, counts)))
 
 
-def _count(rows: np.ndarray, counts: _Counts) -> None:
-    """Add a row block to the counts. Overwrites `rows`."""
+def _count(rows: np.ndarray, length: int, counts: _Counts) -> np.ndarray:
+    """Add a row block, or a piece of rows of that length; returns the largest magnitude of each. Overwrites `rows`."""
     counts.values += rows.size
-    counts.rows += rows.shape[0]
-    if not rows.size:
-        return
     magnitude = np.abs(rows, out=rows)
-    columns = magnitude.shape[1]
-    if columns % 32 == 0:  # the largest of each block tells almost everything; NaN and Inf pass through a maximum
+    if length % 32 == 0:  # the largest of each block tells almost everything; NaN and Inf pass through a maximum
         blocks = magnitude.reshape(len(rows), -1, 32).max(axis=2)
         counts.blocks += blocks.size
         counts.flushed += int(np.count_nonzero((blocks > 0) & (blocks <= Q8_0_FLUSH)))
-        if columns % 256 == 0:
+        if length % 256 == 0:
             supers = blocks.reshape(len(rows), -1, 8).max(axis=2)
             counts.super_blocks += supers.size
             counts.super_flushed += int(np.count_nonzero((supers > 0) & (supers <= Q6_K_FLUSH)))
         peaks = blocks.max(axis=1)
     else:
         peaks = magnitude.max(axis=1)
-    counts.zero_rows += int(np.count_nonzero(peaks == 0))
     suspects = magnitude[~(peaks <= F16_MAX)]
     counts.nan += int(np.count_nonzero(np.isnan(suspects)))
     counts.inf += int(np.count_nonzero(np.isinf(suspects)))
@@ -91,6 +89,7 @@ def _count(rows: np.ndarray, counts: _Counts) -> None:
     counts.over_f16 += over.size
     finite_peaks = peaks[np.isfinite(peaks)]
     counts.largest = max(counts.largest, float(finite_peaks.max(initial=0.0)), float(over.max(initial=0.0)))
+    return peaks
 
 
 def _findings(tensor: TensorInfo, counts: _Counts) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from enum import Enum
 
 import numpy as np
 
-from core.contract import ByteCount, ElementType, NumericContract, PerGroup, SuperBlock
+from core.contract import ByteCount, ElementType, NumericContract, PerChannel, PerGroup, SuperBlock
+from kernels.long_rows import ReadPieces, RowScales
 
 
 class Method(Enum):
@@ -37,19 +38,22 @@ class EncodeOptions:
     """What encode needs besides the values. importance: float32 [K] weight of each column's squared error, or None.
 
     amax: largest |value| of the whole matrix (of the expert, in a stack), for formats whose `needs_amax` is set.
+    rows: what `fit_rows` found for whole rows of which only a piece is encoded now; None for whole rows.
     """
 
     method: Method = Method.SEARCH
     importance: np.ndarray | None = None
     amax: float = 0.0
     threads: int = 1
+    rows: RowScales | None = None
 
 
 class Format(ABC):
     """One numeric format. Instances are immutable and stand in `core.formats.FORMATS`.
 
     A tensor is encoded in row blocks: `encode` of consecutive blocks, appended part by part, equals `encode` of the
-    whole, as long as each block but the last has a multiple of `row_multiple` rows.
+    whole, as long as each block but the last has a multiple of `row_multiple` rows. Rows that are too long to be held
+    are encoded in pieces that end at multiples of 1024 columns.
     """
 
     name: str  # as the user writes it: 'Q4_K', 'w4a16-g128'
@@ -71,9 +75,26 @@ class Format(ABC):
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         """Exact bytes by kind; the total equals the sum of the parts' nbytes."""
 
-    def part_offset(self, part: int, shape: Sequence[int], row: int) -> int:
-        """Where in part number `part` of a tensor of this shape the bytes of a block starting at `row` go."""
-        return self.parts((row, shape[-1]))[part].nbytes if row else 0
+    def part_offset(self, part: int, shape: Sequence[int], row: int, column: int = 0) -> int:
+        """Where in part number `part` of a tensor of this shape the bytes of a block starting there go."""
+        before = self.parts((row, shape[-1]))[part].nbytes if row else 0
+        return before + (self.parts((1, column))[part].nbytes if column else 0)
+
+    def has_rows(self, part: int) -> bool:
+        """Whether each row of the tensor has one of its own in this part; else a block's rows share what they have."""
+        return True
+
+    @property
+    def scales_rows(self) -> bool:
+        """Whether one scale is meant for a whole row, however long."""
+        return isinstance(self.contract.granularity, PerChannel)
+
+    def fit_rows(self, read: ReadPieces, options: EncodeOptions) -> RowScales:
+        """For a format that `scales_rows`: the scales of rows from their pieces, which `encode` then takes.
+
+        Raises ValueError for NaN and Inf.
+        """
+        raise NotImplementedError(self.name)
 
     def constant_parts(self, shape: Sequence[int]) -> dict[int, bytes]:
         """Parts that do not come from the values, by number; `encode` returns them empty."""

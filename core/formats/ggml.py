@@ -154,10 +154,13 @@ class GgmlBlock(Format):
         matrices = prod(shape[:-2])
         return (main, Part(".scale", "F32", (matrices,), 4 * matrices))
 
-    def part_offset(self, part: int, shape: Sequence[int], row: int) -> int:
+    def part_offset(self, part: int, shape: Sequence[int], row: int, column: int = 0) -> int:
         if part == 1:
             return row // shape[-2] * 4
-        return row * self.row_bytes(shape[-1])
+        return row * self.row_bytes(shape[-1]) + self.row_bytes(column)
+
+    def has_rows(self, part: int) -> bool:
+        return part == 0
 
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         c = self.contract

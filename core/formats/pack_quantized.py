@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 
 from core.contract import ByteCount, ElementType, NumericContract, PerChannel, PerGroup
 from core.formats.base import EncodeOptions, Format, Method, Part
-from kernels import ops
+from kernels import long_rows, ops
+from kernels.long_rows import ReadPieces, RowScales
 
 SCALE = ElementType.BF16
 
@@ -79,13 +80,40 @@ class PackQuantized(Format):
         payload = ceil(shape[0] * shape[1] * self.bits / 8)
         return ByteCount(payload=payload, scales=scale, zeros=sum(zero), padding=packed - payload, header=dims)
 
+    def part_columns(self, part: int, columns: tuple[int, int]) -> tuple[int, int]:
+        """Which columns of a stored part belong to these of the tensor."""
+        left, right = columns
+        if part == 0:
+            return left * self.bits // 32, ceil(right * self.bits / 32)
+        return (left // self.group, right // self.group) if self.group else (0, 1)
+
+    def part_offset(self, part: int, shape: Sequence[int], row: int, column: int = 0) -> int:
+        before = super().part_offset(part, shape, row)
+        stored = self.parts(shape)[part]
+        return before + self.part_columns(part, (column, column))[0] * (stored.nbytes // prod(stored.shape))
+
+    def has_rows(self, part: int) -> bool:
+        return part in (0, 1)
+
+    def fit_rows(self, read: ReadPieces, options: EncodeOptions) -> RowScales:
+        search = options.method is Method.SEARCH
+        return long_rows.fit_rows(
+            read, self.bits, self.symmetric, SCALE.label, search, options.importance, options.threads
+        )
+
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
         """As `Format.encode`; the `_shape` part is left empty here and written by `constant_parts`."""
-        search = options.method is Method.SEARCH
-        group = self.group or rows.shape[1]
-        codes, scales, zeros = ops.encode_groups(
-            rows, self.bits, group, self.symmetric, SCALE.label, search, options.importance, options.threads
-        )
+        zeros: np.ndarray | None
+        if options.rows is not None and not self.group:
+            codes = long_rows.encode_piece(rows, options.rows, self.bits, options.threads)
+            scales = options.rows.scales[:, None]
+            zeros = None if self.symmetric else options.rows.zeros.astype(np.uint8)[:, None]
+        else:
+            search = options.method is Method.SEARCH
+            group = self.group or rows.shape[1]
+            codes, scales, zeros = ops.encode_groups(
+                rows, self.bits, group, self.symmetric, SCALE.label, search, options.importance, options.threads
+            )
         packed = ops.pack_bits(codes, self.bits)
         out = [_bytes(packed), _bytes(ops.from_float32(scales, SCALE.label)), np.empty(0, np.uint8)]
         if zeros is not None:

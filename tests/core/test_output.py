@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -193,15 +192,3 @@ def test_tensors_without_values_or_axes(tmp_path, tensors):
     assert digest(tmp_path / "two") == digest(tmp_path / "out")
     assert not partial_path(tmp_path / "two").exists()
     assert not journal_path(tmp_path / "two").exists()
-
-
-@pytest.mark.parametrize("target", ["w8a16-channel", "w4a16-channel-asym"])
-def test_rows_that_no_memory_holds_are_refused_before_anything_is_written(tmp_path, target, monkeypatch):
-    source = write_folder(tmp_path / "source", {"model.layers.0.mlp.down_proj.weight": np.zeros((3, 4096), np.float32)})
-    monkeypatch.setattr("core.blocks.BLOCK_VALUES", 1024)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4096 * 40))
-    with pytest.raises(UserError, match=r"rows of 'model\.layers\.0\.mlp\.down_proj\.weight' have 4,096 values"):
-        convert(source, target, tmp_path / "out")
-    assert names(tmp_path) == ["source"]
-    monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(available=4096 * 48 * 3))
-    convert(source, target, tmp_path / "out")

@@ -44,7 +44,7 @@ def test_a_sample_is_spread_over_the_tensor_and_near_the_whole(tiny, monkeypatch
     t = max(plan.tensors, key=lambda t: t.values)
     read = []
     real = preview_module.read_mapped
-    monkeypatch.setattr(preview_module, "read_mapped", lambda c, m, a, b: read.append((a, b)) or real(c, m, a, b))
+    monkeypatch.setattr(preview_module, "read_mapped", lambda c, m, a, b, k: read.append((a, b)) or real(c, m, a, b, k))
     whole = preview(tiny, t, Method.SEARCH, CancelToken())
     read.clear()
     part = preview(tiny, t, Method.SEARCH, CancelToken(), max_values=t.values // 4)
