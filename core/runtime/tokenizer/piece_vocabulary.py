@@ -102,7 +102,7 @@ def from_scores(
     kinds = [_IN_FILE.get(kind, _CONTROL) for kind in types]
     names = list(tokens)
     if unknown is None:  # the format wants one; past the ids of the model, where it is never used
-        kinds, names, scores, unknown = [*kinds, _UNKNOWN], [*names, "\x00"], [*scores, 0.0], len(names)
+        kinds, names, scores, unknown = [*kinds, _UNKNOWN], [*names, ""], [*scores, 0.0], len(names)
     kinds[unknown] = _UNKNOWN
     processor = SentencePieceProcessor()
     try:
@@ -123,7 +123,7 @@ def _unique(names: Sequence[str]) -> list[str]:
         return list(names)
     for i, name in enumerate(names):
         if not name or name in seen:
-            name = f"\x00{i}"
+            name = f"\uf8ff{i}"
         seen.add(name)
         found.append(name)
     return found

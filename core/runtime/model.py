@@ -1,0 +1,55 @@
+"""What the runtime needs of a loaded model, whoever loaded it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from core.runtime.tokenizer import Text
+
+
+class KernelUse(Protocol):
+    """One line of an engine's report. shape: 'rows × columns'; reason: why this kernel and not a better one."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def shape(self) -> str | tuple[int, ...]: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+
+
+class Engine(Protocol):
+    """A program that runs (`kernels.engine.Engine`)."""
+
+    @property
+    def bytes_per_token(self) -> int: ...
+
+    def run(
+        self, tokens: np.ndarray, sequences: np.ndarray, positions: np.ndarray, wanted: np.ndarray
+    ) -> np.ndarray: ...
+
+    def cancel(self) -> None: ...
+
+    def report(self) -> Sequence[KernelUse]: ...
+
+
+class Model(Protocol):
+    """capacity: positions of each sequence in the cache; sequences: how many it has; vocab: rows of the embedding."""
+
+    @property
+    def engine(self) -> Engine: ...
+    @property
+    def text(self) -> Text: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    @property
+    def capacity(self) -> int: ...
+    @property
+    def sequences(self) -> int: ...
