@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 from tiny_models import byte_tokens, tokenizer_json
 
+from core.checkpoint import Checkpoint
+from core.models.config import DecoderConfig
+from core.progress import CancelToken
+from core.runtime.decoder import DecoderWeights
+from core.runtime.storage import Conversion
+from core.runtime.weights import plan_weights, read_weights
+
 SIZES = {
     "hidden_size": 64,
     "intermediate_size": 96,
@@ -49,8 +56,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}, "head_dim": 24},
     ),
     "llama-yarn": ("LlamaForCausalLM", "LlamaConfig", {"rope_parameters": YARN}),
-    "smollm": ("LlamaForCausalLM", "LlamaConfig", {"num_attention_heads": 9, "num_key_value_heads": 3,
-               "hidden_size": 144, "tie_word_embeddings": True}),
+    "smollm": (
+        "LlamaForCausalLM",
+        "LlamaConfig",
+        {"num_attention_heads": 9, "num_key_value_heads": 3, "hidden_size": 144, "tie_word_embeddings": True},
+    ),
     "mistral": ("MistralForCausalLM", "MistralConfig", {"head_dim": 24, "sliding_window": None}),
     "mistral-window": ("MistralForCausalLM", "MistralConfig", {"head_dim": 24, "sliding_window": 16}),
     "mixtral": ("MixtralForCausalLM", "MixtralConfig", {"num_local_experts": 4, "num_experts_per_tok": 2}),
@@ -82,16 +92,27 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
     "phi3": ("Phi3ForCausalLM", "Phi3Config", {**PHI, "sliding_window": 16, "original_max_position_embeddings": 256}),
-    "phi3-long": ("Phi3ForCausalLM", "Phi3Config", {**PHI, "original_max_position_embeddings": 32,
-                  "rope_parameters": LONGROPE}),
-    "phi3-partial": ("Phi3ForCausalLM", "Phi3Config", {**PHI, "hidden_size": 128, "original_max_position_embeddings": 32,
-                     "rope_parameters": {**LONGROPE, "partial_rotary_factor": 0.5}}),
+    "phi3-long": (
+        "Phi3ForCausalLM",
+        "Phi3Config",
+        {**PHI, "original_max_position_embeddings": 32, "rope_parameters": LONGROPE},
+    ),
+    "phi3-partial": (
+        "Phi3ForCausalLM",
+        "Phi3Config",
+        {
+            **PHI,
+            "hidden_size": 128,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": {**LONGROPE, "partial_rotary_factor": 0.5},
+        },
+    ),
     "llama-dynamic": (
         "LlamaForCausalLM",
         "LlamaConfig",
         {"max_position_embeddings": 32, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
     ),
-}  # fmt: skip
+}
 # What GGUF has no word for: windows of Mistral and Qwen, router without normalization, layers without experts.
 FOLDER_ONLY = ("mistral-window", "qwen2-window", "qwen3moe-dense", "llama-dynamic")
 CAPACITY = {"phi3-long": 32, "phi3-partial": 32}
@@ -136,3 +157,13 @@ def prompt(length: int, vocabulary: int = SIZES["vocab_size"]) -> np.ndarray:
 def difference(got: np.ndarray, want: np.ndarray) -> float:
     """Largest |Δ logit| over the largest |logit|."""
     return float(np.abs(got.astype(np.float64) - want).max() / np.abs(want).max())
+
+
+def weights_of(checkpoint: Checkpoint, config: DecoderConfig) -> tuple[DecoderWeights, tuple[Conversion, ...]]:
+    """Everything read at once."""
+    steps = read_weights(plan_weights(checkpoint, config), CancelToken())
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value

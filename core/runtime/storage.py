@@ -16,14 +16,14 @@ from math import prod
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
-from core.errors import UserError
+from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
 from kernels import matrix, ops
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.matrix import Matrix
 
-KEPT = "F16"  # what a weight is decoded to when the engine has no layout for its format
+KEPT, KEPT_BYTES = "F16", 2  # what a weight is decoded to when the engine has no layout for its format
 
 
 class NoLayout(ValueError):
@@ -47,11 +47,18 @@ class Reading:
         self.bytes_done = 0
         self.conversions: list[Conversion] = []
         self._token = token
+        self._given_up = False
         self._lock = threading.Lock()
+
+    def give_up(self) -> None:
+        """Nobody waits for the result: reads end as if they were cancelled."""
+        self._given_up = True
 
     def took(self, nbytes: int) -> None:
         """Count bytes that were read. Raises Cancelled."""
         self._token.check()
+        if self._given_up:
+            raise Cancelled
         with self._lock:
             self.bytes_done += nbytes
 
@@ -83,6 +90,11 @@ class Stored:
     @property
     def nbytes(self) -> int:
         return sum(source.nbytes for source in self.sources)
+
+    @property
+    def packs(self) -> bool:
+        """Whether the engine keeps the format as it is."""
+        return self.format not in SOURCE_KINDS
 
     def load(self, start: int, stop: int, reading: Reading) -> Matrix:
         """Rows start…stop, decoded where the engine has no layout for the format, which `reading` then tells."""

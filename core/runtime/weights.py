@@ -7,17 +7,19 @@ from collections.abc import Generator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 
 import numpy as np
 
 from core.checkpoint.base import Checkpoint, Container
+from core.checkpoint.quantized_source import quantized_source
 from core.errors import UserError
 from core.models.config import DecoderConfig
 from core.models.gguf_names import gguf_name, hugging_face_name, is_skipped
 from core.models.gguf_tensors import is_tied_head
 from core.progress import CancelToken
 from core.runtime.decoder import DecoderWeights, tensor_shapes
-from core.runtime.storage import Conversion, Reading, Stored, stored_weights
+from core.runtime.storage import KEPT_BYTES, Conversion, Reading, Stored, stored_weights
 from kernels.matrix import Matrix
 
 _OTHER = "Use the configuration that belongs to these weights."
@@ -51,9 +53,14 @@ class Slot:
 
     @property
     def nbytes(self) -> int:
-        """Stored bytes; in memory it takes about as many."""
+        """Stored bytes."""
         whole = self.stored.shape[0] if self.is_vector else self.stored.rows
         return self.stored.nbytes * (self.stop - self.start) // max(whole, 1)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what it takes in memory: as much as in the file, or what it is decoded to."""
+        return self.nbytes if self.stored.packs else KEPT_BYTES * prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,10 @@ class WeightPlan:
     @property
     def nbytes(self) -> int:
         return sum(slot.nbytes for slot in self.slots)
+
+    @property
+    def memory_bytes(self) -> int:
+        return sum(slot.memory_bytes for slot in self.slots)
 
 
 @dataclass(frozen=True)
@@ -84,6 +95,14 @@ def plan_weights(checkpoint: Checkpoint, config: DecoderConfig) -> WeightPlan:
     no known format, or has no place in this decoder.
     """
     stored, unknown = stored_weights(checkpoint)
+    for tensor in unknown:
+        if not (is_skipped(tensor.name) or _NO_WEIGHT.search(tensor.name)):
+            source = quantized_source(checkpoint)
+            how = source.label if source and not source.blocks else tensor.dtype
+            raise UserError(
+                f"'{tensor.name}' is stored in a way that can not be run yet ({how}).",
+                "Open a GGUF, 16-bit or compressed-tensors version of the model.",
+            )
     tied = _tied_heads(checkpoint, config)
     slots: dict[str, Slot] = {}
     for weight in stored:
@@ -94,12 +113,6 @@ def plan_weights(checkpoint: Checkpoint, config: DecoderConfig) -> WeightPlan:
                 first = slots[slot.name].stored.name
                 raise UserError(f"'{first}' and '{weight.name}' are the same part of the model.", _AGAIN)
             slots[slot.name] = slot
-    for tensor in unknown:
-        if not (is_skipped(tensor.name) or _NO_WEIGHT.search(tensor.name)):
-            raise UserError(
-                f"'{tensor.name}' is stored in a way that can not be run yet ({tensor.dtype}).",
-                "Open a GGUF, 16-bit or compressed-tensors version of the model.",
-            )
     _check(slots, config, checkpoint)
     return WeightPlan(tuple(slots.values()), checkpoint.container is Container.GGUF and config.architecture == "llama")
 
@@ -136,6 +149,7 @@ def read_weights(
             if not done:
                 yield ReadProgress(min(reading.bytes_done, total), total)
     finally:
+        reading.give_up()
         pool.shutdown(wait=True, cancel_futures=True)
     yield ReadProgress(total, total)
     return DecoderWeights(matrices, vectors, plan.pairs), tuple(reading.conversions)

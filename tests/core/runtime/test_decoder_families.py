@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from decoder_models import FOLDER_ONLY, MODELS, difference, prompt, reference_logits, weights_of, write_model
 from job_help import convert
 
 from core.checkpoint import open_checkpoint
 from core.models.config import read_config
 from core.models.gguf_config import read_gguf_config
-from core.progress import CancelToken
 from core.runtime.decoder import decoder_program
-from core.runtime.weights import plan_weights, read_weights
-from decoder_models import CAPACITY, FOLDER_ONLY, MODELS, difference, prompt, reference_logits, write_model
 from kernels.matrix import Activations
-from kernels.program import Program
+from kernels.program import Attention, Experts, Program, Rope, Step
 from kernels.reference.program import ReferenceProgram
 
 LENGTH = 40  # more than every window; more than the original context of phi3-long
@@ -41,13 +40,7 @@ def program_of(path: Path, capacity: int, sequences: int = 1) -> Program:
     with open_checkpoint(path) as checkpoint:
         config = read_gguf_config(checkpoint) if path.suffix == ".gguf" else read_config(checkpoint.config)
         assert config is not None
-        steps = read_weights(plan_weights(checkpoint, config), CancelToken())
-        while True:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                weights, conversions = stop.value
-                break
+        weights, conversions = weights_of(checkpoint, config)
         assert not conversions
     return decoder_program(config, weights, capacity, sequences, Activations.EXACT, "F32")
 
@@ -72,3 +65,59 @@ def test_gguf(name: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     found = difference(run_at_once(program_of(tmp_path / "model.gguf", LENGTH), ids), reference_logits(tiny(name), ids))
     print(f"{name}: {found:.1e}")
     assert found < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("name", "forget"),
+    [
+        ("mistral-window", lambda step: replace(step, window=0) if isinstance(step, Attention) else step),
+        ("phi3-long", lambda step: replace(step, scale=1.0) if isinstance(step, Rope) else step),
+        ("gemma2", lambda step: replace(step, softcap=0.0) if isinstance(step, Attention) else step),
+        ("llama3", lambda step: replace(step, pairs=True) if isinstance(step, Rope) else step),
+        ("qwen3moe", lambda step: replace(step, normalized=False) if isinstance(step, Experts) else step),
+    ],
+)
+def test_a_mistake_would_show(name: str, forget: Callable[[Step], Step], tiny: Callable[[str], Path]) -> None:
+    ids = prompt(LENGTH)
+    program = program_of(tiny(name), LENGTH)
+    right, wrong = (run_at_once(p, ids) for p in (program, replace(program, steps=tuple(map(forget, program.steps)))))
+    found = difference(wrong, right)
+    print(f"{name}: {found:.1e}")
+    assert found > 30 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["llama3", "gemma3", "mistral-window", "qwen3moe"])
+def test_step_by_step_is_as_at_once(name: str, tiny: Callable[[str], Path]) -> None:
+    """Also of sequences of different length in one batch, and after a prompt in two pieces."""
+    ids = prompt(LENGTH)
+    want = run_at_once(program_of(tiny(name), LENGTH), ids)
+    engine = ReferenceProgram(program_of(tiny(name), LENGTH, sequences=2))
+    first = engine.run(ids[:20], np.ones(20), np.arange(20), [19])
+    assert difference(first, want[19:20]) < 1e-6
+    mixed = np.concatenate([ids[20:30], ids[:25]])
+    places = np.concatenate([np.arange(20, 30), np.arange(25)])
+    second = engine.run(mixed, np.repeat([1, 0], [10, 25]), places, [9, 34])
+    assert difference(second, want[[29, 24]]) < 1e-6
+    for i in range(30, LENGTH):
+        assert difference(engine.run(ids[i : i + 1], [1], [i], [0]), want[i : i + 1]) < 1e-6
+
+
+@pytest.mark.parametrize("capacity", [32, 33])
+def test_longrope_is_chosen_by_the_capacity(capacity: int, tiny: Callable[[str], Path]) -> None:
+    """Short factors up to the original context of 32, long ones past it, as transformers does for texts so long."""
+    ids = prompt(capacity)
+    found = difference(
+        run_at_once(program_of(tiny("phi3-long"), capacity), ids), reference_logits(tiny("phi3-long"), ids)
+    )
+    assert found < TOLERANCE
+
+
+def test_positions_past_the_capacity_are_refused(tiny: Callable[[str], Path]) -> None:
+    engine = ReferenceProgram(program_of(tiny("llama2"), 4))
+    engine.run(prompt(4), np.zeros(4), np.arange(4), [3])
+    with pytest.raises(ValueError, match="position"):
+        engine.run(prompt(1), [0], [4], [0])
+    with pytest.raises(ValueError, match="sequence"):
+        engine.run(prompt(1), [1], [0], [0])
+    with pytest.raises(ValueError, match="token"):
+        engine.run([288], [0], [0], [0])

@@ -1,0 +1,195 @@
+"""A checkpoint into a model that runs: its configuration, its weights packed, an engine around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from core.checkpoint.base import Checkpoint, Container
+from core.errors import UserError
+from core.hardware.cpu import memory
+from core.memory import workspace_bytes
+from core.models.config import DecoderConfig, read_config
+from core.models.gguf_config import read_gguf_config
+from core.models.read_shape import model_shape
+from core.progress import CancelToken
+from core.runtime.decoder import check_decoder, decoder_program
+from core.runtime.storage import Conversion
+from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
+from core.threads import worker_count
+from core.units import format_bytes
+from kernels.matrix import Activations
+from kernels.program import CacheLayout, Program
+
+if TYPE_CHECKING:
+    from core.runtime.tokenizer import Text
+    from kernels.engine import Engine
+
+DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
+CACHE_TYPES = ("F16", "BF16", "F32")
+
+
+@dataclass
+class LoadedModel:
+    """A model in memory. `engine` runs it; `unload` gives the memory back, and the model is of no use after that.
+
+    weight_bytes: what the packed weights take. conversions: matrices that are not kept in their file's format.
+    """
+
+    checkpoint: Checkpoint
+    config: DecoderConfig
+    capacity: int
+    sequences: int
+    weight_bytes: int
+    conversions: tuple[Conversion, ...]
+    activations: Activations
+    cache_dtype: str
+    _loaded: list[tuple[Program, Engine]] = field(repr=False)
+
+    @property
+    def engine(self) -> Engine:
+        return self._here()[1]
+
+    @property
+    def program(self) -> Program:
+        return self._here()[0]
+
+    @cached_property
+    def text(self) -> Text:
+        """The model's tokenizer. Raises UserError when the checkpoint has none."""
+        from core.runtime.tokenizer import open_text
+
+        return open_text(self.checkpoint)
+
+    def unload(self) -> None:
+        """End the engine's threads and forget the weights. Twice is as good as once."""
+        while self._loaded:
+            self._loaded.pop()[1].close()
+
+    def _here(self) -> tuple[Program, Engine]:
+        if not self._loaded:
+            raise RuntimeError("the model has been unloaded")
+        return self._loaded[0]
+
+
+def decoder_config(checkpoint: Checkpoint) -> DecoderConfig:
+    """The decoder that a checkpoint describes. Raises UserError when it describes none, or one that can not be run."""
+    if checkpoint.container is Container.GGUF:
+        config: DecoderConfig | None = read_gguf_config(checkpoint)
+    else:
+        config = read_config(checkpoint.config)
+    if config is None:
+        raise UserError("There is no config.json that says how the model is built.", "Add the model's config.json.")
+    check_decoder(config)
+    return config
+
+
+def load(
+    checkpoint: Checkpoint,
+    capacity: int | None = None,
+    sequences: int = 1,
+    activations: Activations = Activations.FAST,
+    threads: int | None = None,
+    cache_dtype: str = "F16",
+    progress: Callable[[ReadProgress], None] | None = None,
+    token: CancelToken | None = None,
+) -> LoadedModel:
+    """What `loading` returns, its progress told to a function."""
+    steps = loading(checkpoint, capacity, sequences, activations, threads, cache_dtype, token)
+    while True:
+        try:
+            step = next(steps)
+        except StopIteration as stop:
+            return stop.value
+        if progress is not None:
+            progress(step)
+
+
+def loading(
+    checkpoint: Checkpoint,
+    capacity: int | None = None,
+    sequences: int = 1,
+    activations: Activations = Activations.FAST,
+    threads: int | None = None,
+    cache_dtype: str = "F16",
+    token: CancelToken | None = None,
+) -> Generator[ReadProgress, None, LoadedModel]:
+    """Load a model; yields as reading goes on, returns the model.
+
+    capacity: positions that each of `sequences` can have; None: the model's context, at most DEFAULT_CAPACITY.
+    cache_dtype: of `CACHE_TYPES`. threads: of the engine and of reading; None: physical cores.
+    Raises UserError for a file that contradicts itself, a capacity past the model's context, and a model that does not
+    fit in the memory that is free; Cancelled soon after the token is set.
+    """
+    from kernels.engine import Engine
+
+    if cache_dtype not in CACHE_TYPES or sequences < 1:
+        raise ValueError(f"a cache of {sequences} sequences in {cache_dtype}")
+    token = token or CancelToken()
+    threads = threads or worker_count()
+    config = decoder_config(checkpoint)
+    capacity = _capacity(config, capacity)
+    plan = plan_weights(checkpoint, config)
+    _check_memory(checkpoint, plan, CacheLayout(_layers(config), capacity, sequences, cache_dtype))
+    token.check()
+    try:
+        weights, conversions = yield from read_weights(plan, token, threads)
+        weight_bytes = sum(m.nbytes for m in weights.matrices.values())
+        weight_bytes += sum(v.nbytes for v in weights.vectors.values())
+        program = decoder_program(config, weights, capacity, sequences, activations, cache_dtype)
+        engine = Engine(program, threads)
+    except MemoryError as error:
+        raise UserError(
+            f"The memory of this computer did not suffice for {format_bytes(plan.nbytes)} of weights.",
+            "Close other programs, or choose a smaller file.",
+        ) from error
+    if token.cancelled:
+        engine.close()
+        token.check()
+    return LoadedModel(
+        checkpoint,
+        config,
+        capacity,
+        sequences,
+        weight_bytes,
+        conversions,
+        activations,
+        cache_dtype,
+        [(program, engine)],
+    )
+
+
+def _layers(config: DecoderConfig) -> tuple[tuple[int, int], ...]:
+    return ((config.kv_heads, config.head_dim),) * config.layers
+
+
+def _capacity(config: DecoderConfig, wanted: int | None) -> int:
+    longest = config.context
+    if config.rope.kind == "dynamic":
+        longest = int(longest * config.rope.factor)
+    if wanted is None:
+        return min(longest, DEFAULT_CAPACITY)
+    if wanted < 1:
+        raise UserError(f"A context of {wanted} tokens holds no text.", "Choose at least 1.")
+    if wanted > longest:
+        raise UserError(
+            f"A context of {wanted:,} tokens is more than the {longest:,} that the model was made for.",
+            f"Choose at most {longest:,}.",
+        )
+    return wanted
+
+
+def _check_memory(checkpoint: Checkpoint, plan: WeightPlan, cache: CacheLayout) -> None:
+    shape = model_shape(checkpoint)
+    free = memory()[1]
+    work = workspace_bytes(shape, cache.capacity, cache.sequences) if shape else 0
+    need = plan.memory_bytes + cache.nbytes + work
+    if need > free:
+        raise UserError(
+            f"The model needs {format_bytes(need)} of memory ({format_bytes(plan.memory_bytes)} of it for the weights "
+            f"and {format_bytes(cache.nbytes)} for a context of {cache.capacity:,} tokens); "
+            f"{format_bytes(free)} are free.",
+            "Close other programs, choose a shorter context, or a smaller file.",
+        )
