@@ -49,50 +49,62 @@ class Fate:
     fallback: bool = False
 
 
-def source_dtype(t: MappedTensor) -> str:
-    """The stored type of a tensor's values; that of its first source when several are stacked. F32 when computed."""
-    return t.sources[0].dtype if t.sources else "F32"
-
-
 def decide(
     target: Target, recipe: Recipe, tensors: Sequence[MappedTensor], model: ModelShape | None, from_gguf: bool
 ) -> list[Fate]:
-    """One fate a tensor, in their order. Raises UserError for a rule that matches nothing, or rows that must divide."""
-    _check_rules(recipe.rules, tensors, target)
+    """One fate a tensor, in their order; tensors that are alike share one.
+
+    Raises UserError for a rule that matches nothing, or rows that must divide.
+    """
+    rules = _first_rules(recipe.rules, tensors, target)
     if model and max(recipe.keep_first, recipe.keep_last) > model.layers:
         raise UserError(
             f"The model has {model.layers} layers; {max(recipe.keep_first, recipe.keep_last)} can not be kept.",
             "Keep fewer layers.",
         )
     tied = not any(t.role is Role.HEAD and len(t.shape) > 1 for t in tensors)
-    order: dict[Role, int] = {}
+    keeps = bool(recipe.keep or recipe.keep_first or recipe.keep_last)
+    mixed = not target.is_folder
+    order = dict.fromkeys(Role, 0)
     fates: dict[str, Fate] = {}
+    choices: dict[tuple[object, ...], mixes.Choice] = {}
+    known: dict[tuple[object, ...], Fate] = {}  # ten thousand tensors have a dozen fates
     for t in sorted(tensors, key=lambda t: -1 if t.layer is None else t.layer):
-        subject = mixes.Subject(t.role, t.layer, order.get(t.role, 0), t.shape)
+        rule = rules.get(t.name)
+        why = _kept_by_recipe(recipe, t, model) if keeps and rule is None else ""
+        choice = None
+        if mixed and not rule and not why and _gguf_quantizable(t):
+            placed = t.role in mixes.PLACED_ROLES
+            choice = None if placed else choices.get(t.kind)
+            if choice is None:
+                subject = mixes.Subject(t.role, t.layer, order[t.role], t.shape)
+                choice = mixes.choose(target, subject, model, tied, importance=False)
+                if not placed:
+                    choices[t.kind] = choice
         if len(t.shape) > 1:
-            order[t.role] = subject.order + 1
-        if target.is_folder:
-            fates[t.name] = _decide_folder(target, recipe, t, model)
-        else:
-            fates[t.name] = _decide_gguf(target, recipe, t, subject, model, tied, from_gguf)
+            order[t.role] += 1
+        key = (t.kind, rule, why, choice)
+        fate = known.get(key)
+        if fate is None:
+            fate = (
+                _decide_gguf(recipe, t, rule, why, choice, from_gguf)
+                if mixed
+                else _decide_folder(target, recipe, t, rule, why)
+            )
+            known[key] = fate
+        fates[t.name] = fate
     return [fates[t.name] for t in tensors]
 
 
 def _decide_gguf(
-    target: Target,
-    recipe: Recipe,
-    t: MappedTensor,
-    subject: mixes.Subject,
-    model: ModelShape | None,
-    tied: bool,
-    from_gguf: bool,
+    recipe: Recipe, t: MappedTensor, rule: Rule | None, why: str, choice: mixes.Choice | None, from_gguf: bool
 ) -> Fate:
+    """choice: the mix's, where neither a rule nor the recipe's exceptions (`why`) decide."""
     if not _gguf_quantizable(t):
         if from_gguf:
             return Fate(None, _kept_reason(t))
         return Fate(find_format("F32", "gguf"), _kept_reason(t))
-    rule = _first_rule(recipe.rules, t)
-    if rule is None and (why := _kept_by_recipe(recipe, t, model)):
+    if why:
         return _sixteen(t, "gguf", why)
     if rule is not None and rule.format.lower() == KEEP:
         return _sixteen(t, "gguf", f"your rule '{rule.pattern}'")
@@ -104,27 +116,26 @@ def _decide_gguf(
                 "Choose another format for the embedding.",
             )
     else:
-        choice = mixes.choose(target, subject, model, tied, importance=False)
+        assert choice is not None
         wanted, reason = find_format(choice.format, "gguf"), choice.reason
     fate = _fit(wanted, reason, t, recipe.misfit, [find_format(n, "gguf") for n in mixes.smaller_blocks(wanted.name)])
-    if fate.format is not None and fate.format.name == source_dtype(t) and t.identity:
+    if fate.format is not None and fate.format.name == t.dtype and t.identity:
         return replace(fate, format=None, reason=f"it is {fate.format.name} already: copied")
     return fate
 
 
-def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, model: ModelShape | None) -> Fate:
-    rule = _first_rule(recipe.rules, t)
+def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, rule: Rule | None, why: str) -> Fate:
     if rule is not None and rule.format.lower() == KEEP:
         return Fate(None, f"your rule '{rule.pattern}'")
     if not _folder_quantizable(t):
-        why = "experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t)
-        return Fate(None, why)
+        reason = "experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t)
+        return Fate(None, reason)
     if rule is None:
         if t.role is Role.HEAD:
             return Fate(None, "runtimes expect the output head in 16 bits")
         if t.role not in LINEAR_ROLES:
             return Fate(None, "its purpose is not known; a rule can quantize it")
-        if why := _kept_by_recipe(recipe, t, model):
+        if why:
             return Fate(None, why)
         wanted, reason = find_format(target.base, "safetensors"), "the target's scheme"
     else:
@@ -160,7 +171,7 @@ def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: 
 def _sixteen(t: MappedTensor, container: str, why: str) -> Fate:
     """Kept in 16 bits: the source's own 16-bit type, or its quantized blocks as they are; BF16 for anything wider,
     since it can not overflow."""
-    dtype = source_dtype(t)
+    dtype = t.dtype
     if container == "safetensors":
         return Fate(None, why)
     if dtype in ("F16", "BF16"):
@@ -199,12 +210,10 @@ def _names(t: MappedTensor) -> list[str]:
     return [t.name, *(s.name for s in t.sources)]
 
 
-def _first_rule(rules: Sequence[Rule], t: MappedTensor) -> Rule | None:
-    return next((r for r in rules if r.matches(*_names(t))), None)
-
-
-def _check_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target: Target) -> None:
+def _first_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target: Target) -> dict[str, Rule]:
+    """The rule that decides a tensor, by its name. Raises UserError for a rule that changes nothing."""
     can = _folder_quantizable if target.is_folder else _gguf_quantizable
+    first: dict[str, Rule] = {}
     for rule in rules:
         found = [t for t in tensors if rule.matches(*_names(t))]
         if not found:
@@ -218,6 +227,9 @@ def _check_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target:
                 f"The rule '{rule.pattern}' matches only tensors that can not be quantized, such as '{found[0].name}'.",
                 "Remove the rule, or let it match weight matrices.",
             )
+        for t in found:
+            first.setdefault(t.name, rule)
+    return first
 
 
 def _gguf_quantizable(t: MappedTensor) -> bool:
@@ -228,6 +240,6 @@ def _folder_quantizable(t: MappedTensor) -> bool:
     return (
         len(t.shape) == 2
         and t.name.endswith(".weight")
-        and source_dtype(t) in FLOAT_DTYPES
+        and t.dtype in FLOAT_DTYPES
         and t.role not in (Role.EMBED, Role.NORM, Role.ROPE, Role.CONV, Role.ROUTER)
     )

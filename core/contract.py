@@ -5,6 +5,7 @@ A contract knows no method (how the numbers were chosen), no kernel and no runti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -102,6 +103,18 @@ class ByteCount:
             self.zeros + other.zeros,
             self.padding + other.padding,
             self.header + other.header,
+        )
+
+    @staticmethod
+    def sum(counts: Iterable[ByteCount]) -> ByteCount:
+        """Of many: quicker than adding one after another."""
+        counts = tuple(counts)
+        return ByteCount(
+            sum(c.payload for c in counts),
+            sum(c.scales for c in counts),
+            sum(c.zeros for c in counts),
+            sum(c.padding for c in counts),
+            sum(c.header for c in counts),
         )
 
 

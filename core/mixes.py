@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from core.models.shape import ModelShape
 from core.targets import Kind, Target
@@ -28,10 +29,10 @@ SMALLER_BLOCK = {
 }
 
 VALUE_ROLES = (Role.ATTN_V, Role.ATTN_QKV)
+PLACED_ROLES = frozenset({*VALUE_ROLES, Role.FFN_DOWN})  # the others get the same type in every layer
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A type and the clause that explains it."""
 
     format: str

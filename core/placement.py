@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantized_source
@@ -13,8 +13,8 @@ from core.errors import UserError
 from core.export.compressed_tensors import Scheme, compressed_tensors_layout
 from core.export.gguf import gguf_layout, requantized_metadata
 from core.export.gguf_values import GGUFValue, encode_record, u32
-from core.export.layout import Layout
-from core.formats import Part
+from core.export.layout import Layout, PlacedPart
+from core.formats import Format, Part
 from core.formats.pack_quantized import PackQuantized
 from core.models import model_shape
 from core.models.gguf_metadata import gguf_metadata
@@ -68,9 +68,14 @@ def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
 
 def stored_parts(t: TensorPlan) -> tuple[Part, ...]:
     """The arrays that a planned tensor becomes in the file."""
-    if t.format is not None:
-        return t.format.parts(t.shape)
-    return (Part("", t.source_dtype, t.source.pieces[0].tensor.shape, t.source_bytes),)
+    return parts_of(t.source, t.format)
+
+
+def parts_of(t: MappedTensor, encoding: Format | None) -> tuple[Part, ...]:
+    """The same before there is a plan. encoding None: its bytes are copied."""
+    if encoding is not None:
+        return encoding.parts(t.shape)
+    return (Part("", t.dtype, t.pieces[0].tensor.shape, t.source_bytes),)
 
 
 def part_name(tensor: str, suffix: str) -> str:
@@ -78,15 +83,23 @@ def part_name(tensor: str, suffix: str) -> str:
     return tensor.removesuffix(".weight") + suffix if suffix.startswith(".") else tensor + suffix
 
 
-def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, tensors: Sequence[TensorPlan]) -> Layout:
-    """Exact offsets of every part. `PlacedPart.tensor` counts `tensors`, `part` counts `stored_parts`."""
-    flat = [(i, j, p) for i, t in enumerate(tensors) for j, p in enumerate(stored_parts(t))]
-    arrays = [(part_name(tensors[i].name, p.suffix), p.shape, p.dtype, p.nbytes) for i, _, p in flat]
+class Draft(NamedTuple):
+    """What placing needs of a decided tensor: its name in the file, its format (None: copied), and its parts."""
+
+    name: str
+    format: Format | None
+    parts: tuple[Part, ...]
+
+
+def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, drafts: Sequence[Draft]) -> Layout:
+    """Exact offsets of every part. `PlacedPart.tensor` counts `drafts`, `part` counts their parts."""
+    flat = [(i, j) for i, d in enumerate(drafts) for j in range(len(d.parts))]
+    arrays = [(part_name(d.name, p.suffix), p.shape, p.dtype, p.nbytes) for d in drafts for p in d.parts]
     if target.is_folder:
         schemes = {
-            t.name: Scheme(t.format.bits, t.format.group, t.format.symmetric)
-            for t in tensors
-            if isinstance(t.format, PackQuantized)
+            d.name: Scheme(d.format.bits, d.format.group, d.format.symmetric)
+            for d in drafts
+            if isinstance(d.format, PackQuantized)
         }
         layout = compressed_tensors_layout(checkpoint, arrays, schemes)
     else:
@@ -95,7 +108,9 @@ def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, tensors: S
             (name, shape or (1,), dtype, nbytes) for name, shape, dtype, nbytes in arrays
         ]  # a scalar has one axis
         layout = gguf_layout(arrays, {**prepared.metadata, "general.file_type": u32(target.file_type)})
-    parts = tuple(replace(p, tensor=flat[p.tensor][0], part=flat[p.tensor][1]) for p in layout.parts)
+    if len(flat) == len(drafts):  # one part each: the layout counts as we do
+        return layout
+    parts = tuple(PlacedPart(*flat[p.tensor], p.file, p.offset, p.nbytes) for p in layout.parts)
     return replace(layout, parts=parts)
 
 

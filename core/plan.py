@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import zip_longest
 from math import prod
+from operator import attrgetter
 
-from core.assign import FLOAT_DTYPES, Fate, decide, source_dtype
+from core.assign import FLOAT_DTYPES, Fate, decide
 from core.checkpoint.base import Checkpoint, Container
 from core.contract import ByteCount
 from core.errors import UserError
 from core.export.layout import Layout
-from core.formats import Format
+from core.formats import Format, Part
 from core.models.gguf_tensors import MappedTensor, conversion_warning
 from core.output import RESERVE
-from core.placement import part_name, place, prepare, refuse_encoded_source
+from core.placement import Draft, part_name, parts_of, place, prepare, refuse_encoded_source
 from core.recipe import Misfit, Recipe
 from core.targets import Target, find_target
 from core.tensor_info import Role
@@ -106,7 +109,7 @@ class Plan:
     @property
     def bytes(self) -> ByteCount:
         """By kind, summed over tensors and the files' headers and side files; the total is `bytes_total`."""
-        total = sum((t.bytes for t in self.tensors), ByteCount())
+        total = ByteCount.sum(t.bytes for t in self.tensors)
         return total + ByteCount(header=self.bytes_total - total.total)
 
     @property
@@ -138,9 +141,9 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     refuse_encoded_source(checkpoint)
     prepared = prepare(checkpoint, target)
     fates = decide(target, recipe, prepared.mapped, prepared.model, checkpoint.container is Container.GGUF)
-    drafts = _without_stale_scales([_draft(t, f) for t, f in zip(prepared.mapped, fates, strict=True)])
-    layout = place(checkpoint, target, prepared, drafts)
-    tensors = tuple(_with_padding(drafts, layout))
+    decided = _without_stale_scales(list(zip(prepared.mapped, _outcomes(prepared.mapped, fates), strict=True)))
+    layout = place(checkpoint, target, prepared, [Draft(t.name, o.fate.format, o.parts) for t, o in decided])
+    tensors = _with_padding(decided, layout)
     plan = Plan(
         recipe=recipe,
         target=target,
@@ -179,56 +182,90 @@ def misfit_costs(checkpoint: Checkpoint, recipe: Recipe) -> dict[Misfit, int | N
     costs: dict[Misfit, int | None] = {}
     for policy in Misfit:
         try:
-            costs[policy] = make_plan(checkpoint, replace(recipe, misfit=policy)).bytes_total
+            made = make_plan(checkpoint, replace(recipe, misfit=policy))
         except UserError:
             costs[policy] = None
+            continue
+        costs[policy] = made.bytes_total
+        if policy is Misfit.SMALLER and not any(t.fallback for t in made.tensors):
+            return dict.fromkeys(Misfit, made.bytes_total)  # nothing for them to decide
     return costs
 
 
-def _draft(t: MappedTensor, fate: Fate) -> TensorPlan:
-    dtype = source_dtype(t)
-    source_bytes = sum(p.tensor.nbytes // p.tensor.rows * (p.stop - p.start) for p in t.pieces if p.tensor.rows)
+@dataclass(frozen=True)
+class _Outcome:
+    """What tensors that are alike and have the same fate have in common. count: without the padding behind them."""
+
+    fate: Fate
+    action: Action
+    format_name: str
+    count: ByteCount
+    parts: tuple[Part, ...]
+
+
+def _outcomes(tensors: Sequence[MappedTensor], fates: Sequence[Fate]) -> list[_Outcome]:
+    """One a tensor; worked out once for all that are alike, of which a model has thousands."""
+    known: dict[tuple[object, int], _Outcome] = {}
+    outcomes = []
+    for t, fate in zip(tensors, fates, strict=True):
+        key = (t.kind, id(fate))
+        found = known.get(key)
+        if found is None:
+            found = known[key] = _outcome(t, fate)
+        outcomes.append(found)
+    return outcomes
+
+
+def _outcome(t: MappedTensor, fate: Fate) -> _Outcome:
+    parts = parts_of(t, fate.format)
     if fate.format is None:
-        action, name, count = Action.COPY, dtype, ByteCount(payload=source_bytes)
-    else:
-        plain = fate.format.contract.scale is None
-        action, name, count = (
-            Action.KEEP if plain else Action.QUANTIZE,
-            fate.format.name,
-            fate.format.bytes_for(t.shape),
-        )
-    return TensorPlan(
-        name=t.name,
-        shape=t.shape,
-        role=t.role,
-        layer=t.layer,
-        action=action,
-        format_name=name,
-        format=fate.format,
-        bytes=count,
-        source=t,
-        source_dtype=dtype,
-        source_bytes=source_bytes,
-        reason=fate.reason,
-        fallback=fate.fallback,
-    )
+        return _Outcome(fate, Action.COPY, t.dtype, ByteCount(payload=t.source_bytes), parts)
+    plain = fate.format.contract.scale is None
+    action = Action.KEEP if plain else Action.QUANTIZE
+    return _Outcome(fate, action, fate.format.name, fate.format.bytes_for(t.shape), parts)
 
 
-def _without_stale_scales(drafts: list[TensorPlan]) -> list[TensorPlan]:
+_Decided = tuple[MappedTensor, _Outcome]
+
+
+def _without_stale_scales(decided: list[_Decided]) -> list[_Decided]:
     """Drop the tensor scales of an NVFP4 source whose weights are encoded anew: reading has applied them already."""
-    encoded = {part_name(d.name, ".scale") for d in drafts if d.source_dtype == "NVFP4" and d.action is not Action.COPY}
-    return [d for d in drafts if d.name not in encoded]
+    encoded = {part_name(t.name, ".scale") for t, o in decided if t.dtype == "NVFP4" and o.action is not Action.COPY}
+    return [(t, o) for t, o in decided if t.name not in encoded] if encoded else decided
 
 
-def _with_padding(drafts: list[TensorPlan], layout: Layout) -> list[TensorPlan]:
-    """Add to each tensor the zero bytes that follow its parts up to the next part or the end of the file."""
-    ordered = sorted(layout.parts, key=lambda p: (p.file, p.offset, p.nbytes))
-    padding = [0] * len(drafts)
-    for i, p in enumerate(ordered):
-        last = i + 1 == len(ordered) or ordered[i + 1].file != p.file
-        end = layout.files[p.file].size if last else ordered[i + 1].offset
+def _with_padding(decided: Sequence[_Decided], layout: Layout) -> tuple[TensorPlan, ...]:
+    """Each tensor with the zero bytes that follow its parts up to the next part or the end of the file."""
+    ordered = sorted(layout.parts, key=attrgetter("file", "offset", "nbytes"))
+    padding = [0] * len(decided)
+    for p, following in zip_longest(ordered, ordered[1:]):
+        last = following is None or following.file != p.file
+        end = layout.files[p.file].size if last else following.offset
         padding[p.tensor] += end - p.offset - p.nbytes
-    return [replace(d, bytes=d.bytes + ByteCount(padding=n)) for d, n in zip(drafts, padding, strict=True)]
+    counts: dict[tuple[int, int], ByteCount] = {}
+    tensors = []
+    for (t, o), n in zip(decided, padding, strict=True):
+        count = counts.get((id(o), n))
+        if count is None:
+            count = counts[id(o), n] = o.count + ByteCount(padding=n)
+        tensors.append(
+            TensorPlan(
+                name=t.name,
+                shape=t.shape,
+                role=t.role,
+                layer=t.layer,
+                action=o.action,
+                format_name=o.format_name,
+                format=o.fate.format,
+                bytes=count,
+                source=t,
+                source_dtype=t.dtype,
+                source_bytes=t.source_bytes,
+                reason=o.fate.reason,
+                fallback=o.fate.fallback,
+            )
+        )
+    return tuple(tensors)
 
 
 def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:

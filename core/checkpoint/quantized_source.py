@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -61,8 +62,17 @@ class QuantizedSource:
         return f"{self.scheme}, {self.bits:.3g} bits a weight" if self.bits else self.scheme
 
 
+_KNOWN: weakref.WeakKeyDictionary[Checkpoint, QuantizedSource | None] = weakref.WeakKeyDictionary()
+
+
 def quantized_source(checkpoint: Checkpoint) -> QuantizedSource | None:
-    """How the checkpoint is quantized; None for 16-bit and wider. Looks at config and names only."""
+    """How the checkpoint is quantized; None for 16-bit and wider. Looks at config and names only, and once."""
+    if checkpoint not in _KNOWN:
+        _KNOWN[checkpoint] = _look(checkpoint)
+    return _KNOWN[checkpoint]
+
+
+def _look(checkpoint: Checkpoint) -> QuantizedSource | None:
     if checkpoint.container is Container.GGUF:
         return _from_blocks(checkpoint)
     traces = _traces(checkpoint)
@@ -92,8 +102,9 @@ def _from_blocks(checkpoint: Checkpoint) -> QuantizedSource | None:
 
 
 def _traces(checkpoint: Checkpoint) -> str:
-    endings = {ending for ending, _ in _TRACES for tensor in checkpoint.tensors if tensor.name.endswith(ending)}
-    return next((scheme for ending, scheme in _TRACES if ending in endings), "")
+    endings = tuple(ending for ending, _ in _TRACES)
+    telling = [tensor.name for tensor in checkpoint.tensors if tensor.name.endswith(endings)]
+    return next((scheme for ending, scheme in _TRACES if any(n.endswith(ending) for n in telling)), "")
 
 
 def _quantization_config(checkpoint: Checkpoint) -> Mapping[str, Any] | None:

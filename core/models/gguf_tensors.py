@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -49,7 +50,7 @@ class MappedTensor:
     layer: int | None = None
     keep: bool = False
 
-    @property
+    @cached_property
     def sources(self) -> tuple[TensorInfo, ...]:
         """The source tensors, each once, in order; empty for a computed tensor."""
         return tuple({p.tensor.name: p.tensor for p in self.pieces}.values())
@@ -63,7 +64,7 @@ class MappedTensor:
     def columns(self) -> int:
         return self.shape[-1]
 
-    @property
+    @cached_property
     def identity(self) -> bool:
         """True when its bytes are those of one whole source tensor, so that they can be copied."""
         return (
@@ -73,6 +74,22 @@ class MappedTensor:
             and self.pieces[0].start == 0
             and self.pieces[0].stop == self.pieces[0].tensor.rows
         )
+
+    @property
+    def dtype(self) -> str:
+        """The stored type of its values; that of its first source when several are stacked. F32 when computed."""
+        return self.pieces[0].tensor.dtype if self.pieces else "F32"
+
+    @cached_property
+    def source_bytes(self) -> int:
+        """Bytes of the source rows."""
+        return sum(p.tensor.nbytes // p.tensor.rows * (p.stop - p.start) for p in self.pieces if p.tensor.rows)
+
+    @cached_property
+    def kind(self) -> tuple[object, ...]:
+        """All that a plan looks at but the name and the layer. A model has few kinds, however many layers it has."""
+        weight = self.name.endswith(".weight")
+        return self.role.value, self.shape, self.dtype, self.source_bytes, self.keep, self.identity, weight
 
 
 def map_tensors(checkpoint: Checkpoint) -> tuple[MappedTensor, ...]:
