@@ -33,10 +33,15 @@ def icon(name: str, role: str = "text", gap: int = 0) -> QIcon:
     It keeps its colours; use `set_icon` for one that follows the theme. Raises FileNotFoundError for unknown names.
     """
     theme = current()
+    return _icon(name, getattr(theme, role), theme.disabled, gap)
+
+
+@lru_cache(maxsize=256)  # tables ask for one a cell; a QIcon is shared until it is changed, which nobody does
+def _icon(name: str, color: str, disabled: str, gap: int) -> QIcon:
     result = QIcon()
     for size in _SIZES:
-        result.addPixmap(pixmap(name, getattr(theme, role), size, gap), QIcon.Mode.Normal)
-        result.addPixmap(pixmap(name, theme.disabled, size, gap), QIcon.Mode.Disabled)
+        result.addPixmap(pixmap(name, color, size, gap), QIcon.Mode.Normal)
+        result.addPixmap(pixmap(name, disabled, size, gap), QIcon.Mode.Disabled)
     return result
 
 

@@ -58,18 +58,19 @@ def _planned(plan: Plan) -> Parts:
     from core.assign import FLOAT_DTYPES
     from core.plan import Action
 
-    quantized = ByteCount()
+    counts: list[ByteCount] = []
     kept = embedding = experts = 0
     for tensor in plan.tensors:
         copied_float = tensor.action is Action.COPY and tensor.format_name in FLOAT_DTYPES
         if tensor.action is Action.KEEP or copied_float:
             kept += tensor.bytes.total
         else:
-            quantized = quantized + tensor.bytes
+            counts.append(tensor.bytes)
         if tensor.role is Role.EMBED:
             embedding += tensor.bytes.total
         if any(source.experts or source.expert is not None for source in tensor.source.sources):
             experts += tensor.bytes.total
+    quantized = ByteCount.sum(counts)
     side_files = plan.layout.extra_bytes
     header = plan.bytes_total - side_files - quantized.total - kept
     parts = (quantized + ByteCount(header=max(header, 0)), kept, embedding, experts)

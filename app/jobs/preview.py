@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from app.jobs.runner import Work
@@ -19,12 +20,14 @@ PREVIEW_VALUES = 1_500_000  # of one tensor: what the slowest search encodes in 
 
 
 @dataclass(frozen=True)
-class SampleStep:
-    """Tensor `index` of `count` of the sample is done."""
+class SampleSoFar:
+    """The sample after `seen` of `count` tensors: SNR of all together, and the tensor with the lowest. dB."""
 
-    index: int
+    seen: int
     count: int
-    result: Any  # PreviewResult
+    snr: float
+    worst: str
+    worst_snr: float
 
 
 def preview_work(checkpoint: Checkpoint, tensor: TensorPlan, plan: Plan) -> Work:
@@ -39,15 +42,23 @@ def preview_work(checkpoint: Checkpoint, tensor: TensorPlan, plan: Plan) -> Work
 
 
 def sample_work(checkpoint: Checkpoint, plan: Plan) -> Work:
-    """Yields a SampleStep for each tensor of a sample of the whole model; the result is the list of all."""
+    """Yields a SampleSoFar after each tensor of a sample of the whole model, and returns the last; None without any.
 
-    def work(token: CancelToken) -> Iterator[SampleStep]:
+    The figures are added up here: of ten thousand results, the window gets a few numbers.
+    """
+
+    def work(token: CancelToken) -> Iterator[SampleSoFar]:
+        from core.metrics.combine import CombinedSnr
         from core.preview import sample_model
 
-        steps = []
+        so_far, combined = None, CombinedSnr()
+        worst, worst_snr = "", inf
         for index, count, result in sample_model(checkpoint, plan, token):
-            steps.append(SampleStep(index, count, result))
-            yield steps[-1]
-        return steps
+            combined.add(result.error)
+            if not worst or result.error.snr_db < worst_snr:
+                worst, worst_snr = result.name, result.error.snr_db
+            so_far = SampleSoFar(index + 1, count, combined.decibels, worst, worst_snr)
+            yield so_far
+        return so_far
 
     return work

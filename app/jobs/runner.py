@@ -26,7 +26,9 @@ from core.progress import CancelToken
 log = logging.getLogger(__name__)
 
 PULL_MS = 100  # progress reaches the window at most ten times a second
-SWITCH_INTERVAL = 0.001  # seconds a worker may hold the interpreter while the window waits for it; Python's own: 0.005
+# Seconds that a worker may hold the interpreter while the window waits for it; Python's own is 0.005. The window waits
+# anew after nearly every call into Qt, a hundred times a picture.
+SWITCH_INTERVAL = 0.0001
 
 Work = Callable[[CancelToken], Any]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from PySide6.QtCore import QSize, QStringListModel, QTimer, Signal
 from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
 
-from app.jobs.preview import PREVIEW_KEY, SAMPLE_KEY, SampleStep, preview_work, sample_work
+from app.jobs.preview import PREVIEW_KEY, SAMPLE_KEY, SampleSoFar, preview_work, sample_work
 from app.plots import ErrorHistogram, HistogramSeries
 from app.services import Services
 from app.widgets.basics import Card, label
@@ -15,7 +15,6 @@ from app.widgets.calm import CalmCombo
 from app.widgets.inline_error import InlineError
 from app.widgets.tiles import Tiles
 from core import units
-from core.metrics.combine import combined_snr
 from core.plan import Action, Plan
 from core.tensor_info import Role
 
@@ -52,7 +51,6 @@ class PreviewCard(Card):
         self._jobs = services.jobs
         self._checkpoint: Checkpoint | None = None
         self._plan: Plan | None = None
-        self._steps: list[SampleStep] = []
         self._names: list[str] = []
         self._wanted = ""  # the tensor the user looks at, also across plans
         self.setAccessibleName("Preview of the error")
@@ -178,30 +176,22 @@ class PreviewCard(Card):
     def _start_sample(self) -> None:
         if self._plan is None or self._checkpoint is None:
             return
-        self._steps = []
         self._jobs.run(
-            "Sample the model", sample_work(self._checkpoint, self._plan), lambda _steps: self._show_sample(True),
-            lambda error: self.sample.setText(f"Whole model: {error}"), self._on_sample,
+            "Sample the model", sample_work(self._checkpoint, self._plan), self._show_sample,
+            lambda error: self.sample.setText(f"Whole model: {error}"), lambda news: self._show_sample(news[-1]),
             latest_key=SAMPLE_KEY, owner=self,
         )  # fmt: skip
 
-    def _on_sample(self, steps: tuple[SampleStep, ...]) -> None:
-        self._steps.extend(steps)
-        self._show_sample(False)
-
-    def _show_sample(self, whole: bool) -> None:
-        if not self._steps:
+    def _show_sample(self, so_far: SampleSoFar | None) -> None:
+        if so_far is None:
             self.sample.setText("Whole model: no tensor is quantized.")
             return
-        results = [s.result for s in self._steps]
-        worst = min(results, key=lambda r: r.error.snr_db)
-        seen = units.format_count(len(results))
-        if not whole:
-            seen += f" of {units.format_count(self._steps[-1].count)}"
-        snr = combined_snr(r.error for r in results)
+        seen = units.format_count(so_far.seen)
+        if so_far.seen < so_far.count:
+            seen += f" of {units.format_count(so_far.count)}"
         self.sample.setText(
-            f"Whole model, sample of {seen} tensors: SNR {units.format_decibels(snr)}; "
-            f"lowest {units.format_decibels(worst.error.snr_db)} in {worst.name}"
+            f"Whole model, sample of {seen} tensors: SNR {units.format_decibels(so_far.snr)}; "
+            f"lowest {units.format_decibels(so_far.worst_snr)} in {so_far.worst}"
         )
         self.sample.setToolTip("A part of each quantized tensor's rows, quantized and compared with the source")
 
