@@ -1,4 +1,4 @@
-"""The same jobs without a window: info, plan, convert, verify, formats, devices, check.
+"""The same jobs without a window: info, plan, convert, verify, generate, bench, formats, devices, check.
 
 Exit code 0; 1 with one sentence and a hint on stderr; 2 for wrong usage; 3 when cancelled.
 """
@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from core import cli_generate
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 
@@ -74,6 +75,8 @@ def _run(words: list[str], token: CancelToken) -> int:
         args = _parser().parse_args(words)
     except SystemExit as e:  # --help
         return int(e.code or 0)
+    if args.command in cli_generate.COMMANDS:
+        return cli_generate.COMMANDS[args.command](args, token)
     from core.cli_commands import COMMANDS
 
     return COMMANDS[args.command](args, token)
@@ -146,6 +149,8 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("path", type=Path, metavar="OUTPUT")
     verify.add_argument("--source", type=Path, metavar="PATH", help="what it was made from; needs --to as well")
     _recipe_options(verify)
+
+    cli_generate.add_commands(command)
 
     command("formats", "List the targets by name.")
     devices = command("devices", "Say what this computer has; with --known, the device table.")

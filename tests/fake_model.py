@@ -12,8 +12,11 @@ import numpy as np
 from tiny_models import byte_tokens
 
 from core.models.tokenizer import TokenType
+from core.runtime.layers import sample_matrix
 from core.runtime.tokenizer.json_vocabulary import from_merges
 from core.runtime.tokenizer.text import Text, special_ids, token_names
+from kernels.matrix import Activations
+from kernels.program import CacheLayout, Linear, Program
 
 START, END = 256, 257
 NAMES = [  # a byte is its own token
@@ -73,8 +76,8 @@ class FakeEngine:
         self._stop.clear()
         self.batches.append(len(tokens))
         until = time.perf_counter() + self.pause + self.pause_per_token * len(tokens)
-        while time.perf_counter() < until:
-            if self._stop.wait(0.005):
+        while (left := until - time.perf_counter()) > 0:
+            if self._stop.wait(min(left, 0.005)):
                 raise EngineStopped
         for token, sequence, position in zip(tokens, sequences, positions, strict=True):
             kept = self.kept[sequence]
@@ -91,6 +94,13 @@ class FakeEngine:
 
     def report(self) -> Sequence[Use]:
         return self.uses
+
+
+def fake_program(rows: int = 64, columns: int = 32) -> Program:
+    """Two layers and a head of matrices that are never multiplied."""
+    layers = [sample_matrix("Q8_0", rows, columns), sample_matrix("BF16", columns, rows)]
+    steps = [Linear(0, (matrix,), (1,)) for matrix in (*layers, *layers)]
+    return Program((*steps, Linear(0, (layers[0],), (1,), logits=True)), (columns, rows), 1, CacheLayout(((1, 8),), 8))
 
 
 class FakeModel:
@@ -111,3 +121,12 @@ class FakeModel:
         self.engine = FakeEngine(follow, capacity, sequences)
         self.capacity, self.sequences = capacity, sequences
         self.weight_bytes = 2000
+        self.activations, self.cache_dtype = Activations.FAST, "F16"
+        self.unloaded = False
+
+    @property
+    def program(self) -> Program:
+        return fake_program()
+
+    def unload(self) -> None:
+        self.unloaded = True

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from core.runtime.tokenizer import Text
+from kernels.program import Program
 
 
 class KernelUse(Protocol):
@@ -41,10 +42,12 @@ class Engine(Protocol):
 
 
 class Model(Protocol):
-    """capacity: positions of each sequence in the cache; sequences: how many it has; vocab: rows of the embedding."""
+    """capacity: positions of each sequence in the cache; sequences: how many it has. program: what the engine runs."""
 
     @property
     def engine(self) -> Engine: ...
+    @property
+    def program(self) -> Program: ...
     @property
     def text(self) -> Text: ...
     @property

@@ -1,0 +1,338 @@
+"""`bitsmith generate` and `bitsmith bench`: run a file, and say how fast it ran."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from core.errors import Cancelled, UserError
+from core.progress import CancelToken
+
+if TYPE_CHECKING:
+    from core.runtime.generate import GenerateRequest, GenerationResult
+    from core.runtime.load import LoadedModel
+    from core.runtime.results import Number
+    from core.runtime.speed import Comparison, SpeedResult
+    from core.runtime.sweep import Sweep
+
+MAX_PROMPT = 1 << 24  # bytes of a prompt file; no context is so long
+SWEEP_CONTEXT = 128
+SWEEP_SEQUENCES = (128, 64, 32, 16, 8)  # the most that the memory allows are taken
+OWN_SHAPES = 4  # of a model's layers, those that are read the most
+
+T = TypeVar("T")
+
+
+def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    """Add both commands to the parser."""
+    generate = command("generate", "Continue a prompt or answer a question with the model in a file.")
+    generate.add_argument("path", type=Path, metavar="PATH")
+    source = generate.add_mutually_exclusive_group(required=True)
+    source.add_argument("--prompt", metavar="TEXT", help="text to continue as it stands")
+    source.add_argument("--chat", metavar="TEXT", help="a question, put into the model's chat template")
+    source.add_argument("--file", type=Path, metavar="FILE", help="a file with the prompt; - reads standard input")
+    generate.add_argument("--system", metavar="TEXT", default="", help="what comes before the question of --chat")
+    generate.add_argument("--max-tokens", type=int, default=128, metavar="N", help="0: until the context is full")
+    generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
+    generate.add_argument("--special", action="store_true", help="take special tokens in the prompt as such")
+    generate.add_argument("--ignore-end", action="store_true", help="go on after the model's own end")
+    generate.add_argument("--seed", type=int, default=0, metavar="N")
+    generate.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0, the default: the likeliest")
+    generate.add_argument("--top-k", type=int, default=0, metavar="K", help="0: off")
+    generate.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")
+    generate.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0: off")
+    generate.add_argument("--repetition", type=float, default=1.0, metavar="R", help="penalty; 1: off")
+    generate.add_argument("--context", type=int, metavar="N", help="tokens that the cache holds")
+    _engine_options(generate)
+
+    bench = command("bench", "Measure the speed of the model in a file; with --baseline, of two in alternation.")
+    bench.add_argument("path", type=Path, metavar="PATH")
+    bench.add_argument("--baseline", type=Path, metavar="PATH", help="a second file, measured in the same process")
+    bench.add_argument("--prompt-tokens", type=int, default=512, metavar="N")
+    bench.add_argument("--decode-tokens", type=int, default=64, metavar="N")
+    bench.add_argument(
+        "--context", type=int, metavar="N", help="tokens before the first decoded one; default: the prompt"
+    )
+    bench.add_argument("--runs", type=int, default=3, metavar="N", help="of which the medians are taken")
+    bench.add_argument("--sweep", action="store_true", help="also over the batch, 16 bits against quantized")
+    bench.add_argument("--csv", type=Path, metavar="FILE", help="write the sweep's points there")
+    bench.add_argument("--no-history", action="store_true", help="do not keep the result")
+    _engine_options(bench)
+
+
+def _engine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--exact", action="store_true", help="float32 activations instead of int8 ones")
+    parser.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
+
+
+def open_model(
+    stack: ExitStack, path: Path, args: argparse.Namespace, capacity: int | None, token: CancelToken, sequences: int = 1
+) -> LoadedModel:
+    """Load a file; it is unloaded when the stack is left. Progress goes to a terminal on stderr."""
+    from core.checkpoint import open_checkpoint
+    from core.runtime.load import load
+    from kernels.matrix import Activations
+
+    if args.threads is not None and args.threads < 1:
+        raise UserError(f"{args.threads} threads can not compute.", "Give 1 or more.")
+    checkpoint = stack.enter_context(open_checkpoint(path))
+    activations = Activations.EXACT if args.exact else Activations.FAST
+    model = load(checkpoint, capacity, sequences, activations, args.threads, token=token)
+    stack.callback(model.unload)
+    return model
+
+
+def generate(args: argparse.Namespace, token: CancelToken) -> int:
+    from core.runtime.generate import Finish
+    from core.runtime.generate import generate as run
+
+    request = _request(args)
+    with ExitStack() as stack:
+        model = open_model(stack, args.path, args, args.context, token)
+        result = _drive(run(model, request, token), None if args.json else lambda event: _say(event.text))
+        if not args.json:
+            print(flush=True)
+        if result.finish is Finish.CANCELLED:
+            raise Cancelled
+        data = _generation_data(result, model)
+    if args.json:
+        from core.cli_commands import show
+
+        show(data)
+    else:
+        print(_summary(result), file=sys.stderr)
+    return 0
+
+
+def _request(args: argparse.Namespace) -> GenerateRequest:
+    from core.runtime.generate import GenerateRequest
+    from core.runtime.sampling import Sampling
+    from core.runtime.tokenizer import Message
+
+    if args.max_tokens < 0:
+        raise UserError(f"{args.max_tokens} tokens can not be generated.", "Give 1 or more, or 0 for no limit.")
+    sampling = Sampling(args.temperature, args.top_k, args.top_p, args.min_p, args.repetition, args.seed)
+    sampling.check()
+    messages = []
+    if args.chat is not None:
+        messages = [Message("system", args.system)] if args.system else []
+        messages.append(Message("user", args.chat))
+    return GenerateRequest(
+        prompt=_read(args.file) if args.file is not None else args.prompt or "",
+        messages=tuple(messages),
+        max_tokens=args.max_tokens or None,
+        stop=tuple(args.stop),
+        sampling=sampling,
+        parse_special=args.special,
+        ignore_end=args.ignore_end,
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(MAX_PROMPT + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(MAX_PROMPT + 1)
+        text = data.decode()
+    except OSError as e:
+        raise UserError(f"{path.name} can not be read ({e.strerror}).", "Check the name of the file.") from e
+    except UnicodeDecodeError as e:
+        raise UserError(f"{path.name} is no text in UTF-8.", "Save it as UTF-8.") from e
+    if len(data) > MAX_PROMPT:
+        raise UserError(f"{path.name} is longer than any context.", "Give a shorter file.")
+    return text
+
+
+def _say(text: str) -> None:
+    if text:
+        print(text, end="", flush=True)
+
+
+def _drive(steps: Generator[Any, None, T], see: Callable[[Any], None] | None = None) -> T:
+    while True:
+        try:
+            value = next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        if see is not None:
+            see(value)
+
+
+def _generation_data(result: GenerationResult, model: LoadedModel) -> dict[str, Any]:
+    from core.runtime.speed import kernel_data
+
+    return {
+        "text": result.text,
+        "tokens": list(result.tokens),
+        "finish": result.finish.value,
+        "prompt_tokens": result.prompt_tokens,
+        "generated_tokens": len(result.tokens),
+        "prompt_tokens_per_s": result.prompt_tokens_per_s,
+        "decode_tokens_per_s": result.decode_tokens_per_s,
+        "ttft_ms": result.ttft_ms,
+        "itl_ms": {"p50": result.itl_p50, "p95": result.itl_p95},
+        "peak_rss_bytes": result.peak_memory,
+        "weight_bytes": model.weight_bytes,
+        "bytes_per_token": model.engine.bytes_per_token,
+        "kernels": [kernel_data(use) for use in model.engine.report()],
+    }
+
+
+def _summary(result: GenerationResult) -> str:
+    from core.units import format_bytes, format_duration, format_tokens_per_second
+
+    parts = [
+        f"{len(result.tokens)} tokens ({result.finish.value})",
+        f"first after {format_duration(result.ttft_ms / 1000)}",
+    ]
+    if result.itl_p50 is not None and result.decode_tokens_per_s is not None:
+        parts.append(f"then {format_duration(result.itl_p50 / 1000)} each")
+        parts.append(format_tokens_per_second(result.decode_tokens_per_s))
+    return ", ".join([*parts, f"peak memory {format_bytes(result.peak_memory)}"])
+
+
+def bench(args: argparse.Namespace, token: CancelToken) -> int:
+    from core.runtime.speed import BenchSettings, against, measure, speed_data
+
+    settings = BenchSettings(args.prompt_tokens, args.decode_tokens, args.context, args.runs)
+    settings.check()
+    paths = [args.path, *([args.baseline] if args.baseline else [])]
+    with ExitStack() as stack:
+        models = [open_model(stack, path, args, settings.capacity, token) for path in paths]
+        results = _drive(measure(models, settings, token))
+        contract = contract_of(models[0])
+        sweeps = _layer_sweeps(models[0], args, token) if args.sweep else []
+    comparison = against(results[0], results[1]) if args.baseline else None
+    if args.sweep and args.baseline:
+        sweeps.append(_decode_sweep(args, token))
+    data = speed_data(results[0], comparison)
+    if args.sweep:
+        from core.runtime.sweep import sweep_data
+
+        data["sweeps"] = [sweep_data(sweep) for sweep in sweeps]
+    if args.csv:
+        _write_csv(args.csv, sweeps)
+    if args.json:
+        from core.cli_commands import show
+
+        show(data)
+    else:
+        _print_speed(results[0], comparison)
+        for sweep in sweeps:
+            _print_sweep(sweep)
+    if not args.no_history:
+        tokens = f"prompt of {settings.prompt_tokens}, {settings.decode_tokens} tokens decoded"
+        _keep("bench", f"{args.path.name}, {tokens}", contract, results[0].numbers, data)
+        for sweep, values in zip(sweeps, data.get("sweeps", ()), strict=True):
+            _keep("sweep", f"{args.path.name}, {sweep.title}", contract, sweep.numbers, values)
+    return 0
+
+
+def contract_of(model: LoadedModel) -> str:
+    """What a model's figures hold for."""
+    return f"activations {model.activations.value}, cache {model.cache_dtype}"
+
+
+def _layer_sweeps(model: LoadedModel, args: argparse.Namespace, token: CancelToken) -> list[Sweep]:
+    """The square layer in the model's main format, then the model's own."""
+    from core.runtime.layers import SQUARE, layer_shapes, main_format, sample_matrix
+    from core.runtime.sweep import layer_sweep
+    from core.threads import worker_count
+
+    threads = args.threads or worker_count()
+    pairs = []
+    name = main_format(model.program)
+    try:
+        pairs.append((sample_matrix("BF16", SQUARE, SQUARE), sample_matrix(name, SQUARE, SQUARE)))
+    except ValueError:
+        print(f"No {SQUARE} × {SQUARE} layer in {name} can be made up; the model's own follow.", file=sys.stderr)
+    own = layer_shapes(model.program)[:OWN_SHAPES]
+    pairs += [(sample_matrix("BF16", matrix.rows, matrix.columns), matrix) for matrix in own]
+    return [_drive(layer_sweep(a, b, model.activations, threads, cancel=token)) for a, b in pairs]
+
+
+def _decode_sweep(args: argparse.Namespace, token: CancelToken) -> Sweep:
+    from core.runtime.sweep import decode_sweep
+
+    context = args.context or SWEEP_CONTEXT
+    for sequences in SWEEP_SEQUENCES:
+        with ExitStack() as stack:
+            try:
+                models = [
+                    open_model(stack, path, args, context + 1, token, sequences) for path in (args.baseline, args.path)
+                ]
+            except UserError:
+                if sequences == SWEEP_SEQUENCES[-1]:
+                    raise
+                continue
+            return _drive(decode_sweep((models[0], models[1]), context, cancel=token))
+    raise AssertionError
+
+
+def _write_csv(path: Path, sweeps: list[Sweep]) -> None:
+    from core.runtime.sweep import sweep_csv
+
+    lines: list[str] = []
+    for sweep in sweeps:
+        head, *rows = sweep_csv(sweep).splitlines()
+        lines += [] if lines else [f"layer,{head}"]
+        lines += [f'"{sweep.title}",{row}' for row in rows]
+    try:
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    except OSError as e:
+        raise UserError(f"{path.name} can not be written ({e.strerror}).", "Choose another place.") from e
+
+
+def _print_speed(result: SpeedResult, comparison: Comparison | None) -> None:
+    from core.runtime.results import number_text
+
+    second = {n.name: n.value for n in comparison.baseline.numbers} if comparison else {}
+    for number in result.numbers:
+        text = number_text(number.value, number.unit)
+        if number.name.startswith("Energy") and number.value is None:
+            text = result.energy_reason
+        beside = f"   baseline {number_text(second[number.name], number.unit)}" if number.name in second else ""
+        print(f"  {number.name:<32} {text}{beside if number.value is not None else ''}")
+    if comparison:
+        rates = f"generation {comparison.decode_ratio:.2f}, prompt {comparison.prompt_ratio:.2f}"
+        print(f"  Times the baseline's rates: {rates}")
+        if comparison.why:
+            print(f"  {comparison.why}")
+    for use in result.kernels:
+        print(f"  {use.op} {use.shape}: {use.kernel}, {use.isa} ({use.reason})")
+
+
+def _print_sweep(sweep: Sweep) -> None:
+    from core.units import format_duration
+
+    print(f"  {sweep.title}: {sweep.names[0]} against {sweep.names[1]}")
+    times = [{p.batch: p.seconds for p in sweep.side(side)} for side in (0, 1)]
+    for batch, ratio in sweep.speedups:
+        sides = "   ".join(format_duration(t[batch]) for t in times)
+        print(f"    batch {batch:>3}: {sides}   {ratio:.2f} times as fast")
+    where = "nowhere up to the largest batch" if sweep.crossover is None else f"from batch {sweep.crossover} on"
+    print(f"    Compression stops helping {where}.")
+    for way, moved in sweep.traffic:
+        print(f"    {way}: {moved / 1e6:.2f} MB moved")
+    if sweep.note:
+        print(f"    {sweep.note}")
+
+
+def _keep(kind: str, title: str, contract: str, numbers: Sequence[Number], data: dict[str, Any]) -> None:
+    """Into the history; a history that can not be written does not spoil the measurement."""
+    from core.runtime.results import ResultStore, new_result
+
+    try:
+        ResultStore().add(new_result(kind, title, contract, numbers, data))
+    except UserError as e:
+        print(str(e), file=sys.stderr)
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace, CancelToken], int]] = {"generate": generate, "bench": bench}
