@@ -1,0 +1,191 @@
+"""A checkpoint becomes a model that runs, or is refused in one sentence."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from decoder_models import difference, prompt, reference_logits, write_model
+from job_help import convert
+from tiny_models import write_llama
+
+from core.checkpoint import open_checkpoint
+from core.errors import Cancelled, UserError
+from core.progress import CancelToken
+from core.runtime.load import LoadedModel, decoder_config, load, loading
+from core.runtime.weights import ReadProgress
+from kernels.matrix import Activations
+
+
+def load_path(path: Path, **options: object) -> LoadedModel:
+    return load(open_checkpoint(path), **options)  # type: ignore[arg-type]
+
+
+def logits(model: LoadedModel, ids: np.ndarray) -> np.ndarray:
+    count = len(ids)
+    places = np.arange(count, dtype=np.int32)
+    return model.engine.run(ids, np.zeros(count, np.int32), places, places)
+
+
+@pytest.mark.parametrize(
+    ("cache", "activations", "tolerance"),
+    [
+        ("F32", Activations.EXACT, 1e-4),
+        ("F16", Activations.EXACT, 5e-3),
+        ("BF16", Activations.EXACT, 4e-2),
+        ("F16", Activations.FAST, 5e-3),
+    ],
+)
+def test_load_and_run(cache: str, activations: Activations, tolerance: float, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "qwen3")
+    seen: list[ReadProgress] = []
+    model = load_path(
+        tmp_path / "model", cache_dtype=cache, activations=activations, threads=2, progress=seen.append, capacity=30
+    )
+    assert seen[-1].bytes_done == seen[-1].bytes_total == model.weight_bytes
+    ids = prompt(30)
+    assert difference(logits(model, ids), reference_logits(tmp_path / "model", ids)) < tolerance
+    assert (model.capacity, model.sequences, model.config.layers, model.conversions) == (30, 1, 3, ())
+    assert model.program.cache.dtype == cache
+    assert model.text.decode(model.text.encode("the fox")) == "the fox"
+    model.unload()
+    model.unload()
+    with pytest.raises(RuntimeError, match="unloaded"):
+        _ = model.engine
+
+
+def test_the_capacity_is_the_models_context_at_most(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "model")
+    model = load_path(folder)
+    assert model.capacity == 512
+    ids = prompt(512)
+    assert logits(model, ids[:1]).shape == (1, 288)
+    last = np.array([511], np.int32)
+    model.engine.run(ids[:1], np.zeros(1, np.int32), last, np.zeros(1, np.int32))
+    with pytest.raises(ValueError, match=r"position|capacity"):
+        model.engine.run(ids[:1], np.zeros(1, np.int32), last + 1, np.zeros(1, np.int32))
+    model.unload()
+    for wanted, words in ((513, "more than the 512"), (0, "holds no text")):
+        with pytest.raises(UserError, match=words):
+            load_path(folder, capacity=wanted)
+
+
+def test_two_models_side_by_side(tmp_path: Path) -> None:
+    write_model(tmp_path / "one", "llama3")
+    convert(tmp_path / "one", "F32", tmp_path / "two.gguf")
+    ids = prompt(12)
+    models = [load_path(p, cache_dtype="F32") for p in (tmp_path / "one", tmp_path / "two.gguf")]
+    first, second = (logits(m, ids) for m in models)
+    models[0].unload()
+    third = logits(models[1], ids)
+    models[1].unload()
+    assert difference(second, first) < 1e-5
+    assert np.array_equal(second, third)
+
+
+def test_a_model_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_llama(tmp_path / "model")
+    monkeypatch.setattr("core.runtime.load.memory", lambda: (1 << 40, 1_000_000))
+    with pytest.raises(UserError) as error:
+        load_path(folder)
+    assert "1.00 MB" in error.value.message
+    assert "context of 512 tokens" in error.value.message
+
+
+def test_an_architecture_outside_the_list(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    for change, words in (
+        ({"model_type": "falcon_mamba", "architectures": ["FalconMambaForCausalLM"]}, "'falcon_mamba'"),
+        ({"hidden_act": "relu2"}, "'relu2'"),
+        ({"num_key_value_heads": 3}, "4 query heads can not share 3"),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "'spiral'"),
+        ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}}, "1 rope factors"),
+    ):
+        (folder / "config.json").write_text(json.dumps(config | change), encoding="utf-8")
+        with pytest.raises(UserError) as error:
+            load_path(folder)
+        assert words in error.value.message
+        assert error.value.hint
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match=r"no config\.json"):
+        load_path(folder)
+
+
+def test_cancelled_while_loading(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "model", hidden=512, heads=8, ffn=2048, layers=4)
+    token = CancelToken()
+    steps = loading(open_checkpoint(folder), token=token)
+    next(steps)
+    token.cancel()
+    start = time.monotonic()
+    with pytest.raises(Cancelled):
+        list(steps)
+    assert time.monotonic() - start < 0.2
+
+
+def test_memory_comes_back(tmp_path: Path) -> None:
+    """Loaded and unloaded time and again, the process does not grow by a model (16 MB)."""
+    folder = write_llama(tmp_path / "model", hidden=512, heads=8, ffn=2048, layers=2)
+    checkpoint = open_checkpoint(folder)
+    sizes = []
+    for _ in range(8):
+        model = load(checkpoint, capacity=16)
+        logits(model, prompt(4))
+        model.unload()
+        del model
+        gc.collect()
+        sizes.append(psutil.Process().memory_info().rss)
+    assert sizes[-1] - sizes[2] < 8 << 20
+
+
+def test_gguf_keys_that_no_model_can_have(tmp_path: Path, rewrite: Callable[[Path, dict[str, object]], Path]) -> None:
+    convert(write_llama(tmp_path / "source", layers=1), "F32", tmp_path / "plain.gguf")
+    for keys, words in (
+        ({"llama.attention.head_count": 0}, "'llama.attention.head_count' is 0"),
+        ({"llama.block_count": None}, "does not say 'llama.block_count'"),
+        ({"llama.rope.dimension_count": 65}, "65 of a head's 64"),
+        ({"llama.attention.value_length": 32}, "differ in width"),
+        ({"llama.attention.head_count_kv": [1, 2]}, "'llama.attention.head_count_kv' differs between layers"),
+        ({"llama.rope.scaling.type": "spiral"}, "'spiral'"),
+    ):
+        path = rewrite(tmp_path / "plain.gguf", keys)
+        with pytest.raises(UserError) as error, open_checkpoint(path) as checkpoint:
+            decoder_config(checkpoint)
+        assert words in error.value.message
+
+
+@pytest.fixture
+def rewrite(tmp_path: Path) -> Callable[[Path, dict[str, object]], Path]:
+    """rewrite(path, keys) → a copy of a GGUF with keys replaced, added or (None) left out, by the package gguf."""
+    import gguf
+
+    def write(path: Path, keys: dict[str, object]) -> Path:
+        reader = gguf.GGUFReader(path)
+        writer = gguf.GGUFWriter(tmp_path / "changed.gguf", "llama")
+        for field in reader.fields.values():
+            if not field.name.startswith(("GGUF.", "general.architecture")) and field.name not in keys:
+                sub = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
+                writer.add_key_value(field.name, field.contents(), field.types[0], sub)
+        for name, value in keys.items():
+            if isinstance(value, str):
+                writer.add_string(name, value)
+            elif isinstance(value, list):
+                writer.add_array(name, value)
+            elif value is not None:
+                writer.add_uint32(name, value)
+        for tensor in reader.tensors:
+            writer.add_tensor(tensor.name, np.array(tensor.data).reshape(tuple(reversed(tensor.shape.tolist()))))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return tmp_path / "changed.gguf"
+
+    return write
