@@ -50,6 +50,8 @@ class MainWindow(QMainWindow):
         self._current = ""
         self._build()
         self._build_menus()
+        for part in (self.menuBar(), self.navigation, self.banner, self.memory_bar):
+            services.themes.dress(part)
         self._connect()
         self._restore_size()
         self.show_page("model")
@@ -61,6 +63,8 @@ class MainWindow(QMainWindow):
             page: Page = getattr(import_module(module), name)(self.services, self)
             self._pages[key] = page
             self._stack.addWidget(page)
+            for part in page.parts():
+                self.services.themes.dress(part)
             _let_drops_through(page)
         return self._pages[key]
 
@@ -242,7 +246,9 @@ class MainWindow(QMainWindow):
         if path is not None:
             event.setDropAction(Qt.DropAction.CopyAction)
             event.accept()
-            self.open_path(path)
+            page = self.current_page
+            if not page.take_drop(path, page.mapFrom(self, event.position().toPoint())):
+                self.open_path(path)
 
     def closeEvent(self, event: QCloseEvent) -> None:
         settings, session = self.services.settings, self.services.session.current

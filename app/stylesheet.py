@@ -1,4 +1,4 @@
-"""The application's style sheet, made from a Theme.
+"""The window's style sheet, made from a Theme.
 
 Roles are dynamic properties, set by the widgets of `app.widgets`:
   textRole    display | title | heading | muted | caption | mono | ok | warning | error | accent
@@ -14,7 +14,7 @@ from app.theme import BASE, CAPTION, DISPLAY, HEADING, MONO_FAMILY, RADIUS, ROW_
 
 
 def stylesheet(theme: Theme) -> str:
-    """Style sheet of the whole application."""
+    """Style sheet for `ThemeManager.dress`."""
     values = {key: value for key, value in vars(theme).items() if isinstance(value, str)}
     values |= {
         "caption": f"{CAPTION}px",
@@ -157,6 +157,7 @@ QProgressBar { background: @surface@; border: 1px solid @border@; border-radius:
 QProgressBar::chunk { background: @accent@; border-radius: 3px; }
 
 QAbstractScrollArea { background: @surface@; border: none; }
+QPlainTextEdit, QTextEdit { border: 1px solid @border@; }
 QScrollArea, QScrollArea > QWidget > QWidget { background: transparent; border: none; }
 QTableView, QTreeView, QListView {
   background: @surface@; alternate-background-color: @surface@; border: 1px solid @hairline@; border-radius: @radius@;

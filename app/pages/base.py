@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from PySide6.QtCore import QPoint
 from PySide6.QtWidgets import QAbstractButton, QWidget
 
 from app.services import Services
@@ -28,5 +31,13 @@ class Page(QWidget):
         """The page's accent button as it stands now, or None."""
         return None
 
+    def parts(self) -> tuple[QWidget, ...]:
+        """What is styled one after the other when the theme changes; several where one would take over 50 ms."""
+        return (self,)
+
     def shown(self) -> None:
         """Called each time the page comes to the front."""
+
+    def take_drop(self, path: Path, place: QPoint) -> bool:
+        """A file dropped on this page at `place`. False: the window opens it as a model."""
+        return False

@@ -61,7 +61,7 @@ def take_all(window: Any, folder: Path, scratch: Path) -> list[Path]:
     window.resize(*SIZE)
     window.show()
     assert isinstance(window.findChild(QLabel), QLabel)
-    for part in (_model_pages, _recipe_pages, _convert_pages):
+    for part in (_model_pages, _recipe_pages, _convert_pages, _test_pages):
         for name in part(camera):
             camera.take(name)
     return camera.taken
@@ -208,6 +208,66 @@ def _convert_pages(c: Camera) -> Iterator[str]:
     page.queue.remove(entry)
     c.rest(0.5)
     yield "convert-done"
+
+
+def _test_pages(c: Camera) -> Iterator[str]:
+    from fake_backend import FakeBackend
+
+    window, page = c.window, c.window.page("test")
+    bench = page.bench
+    engine = bench.backend = FakeBackend()
+    window.show_page("test")
+    for side, name in enumerate(("smollm2-135m", "smollm2-135m-Q4_K_M.gguf")):
+        path = c.scratch / name
+        path.write_bytes(b"")
+        bench.choose(side, path)
+    c.rest(0.2)
+    yield "test-chosen"
+    engine.pause = 0.4
+    bench.load(0)
+    c.wait(lambda: bench.slots[0].share > 0.3)
+    yield "test-loading"
+    c.wait(lambda: not bench.busy)
+    engine.pause = 0.02
+    page.generate.click()
+    c.wait(lambda: len(bench.slots[1].pieces) > 20)
+    engine.pause = 0.2  # the second theme takes a moment
+    yield "test-generating"
+    engine.pause = 0.0
+    c.wait(lambda: not bench.busy)
+    yield "test-done"
+    page.more.click()
+    yield "test-advanced"
+    page.more.click()
+    for number, name in ((1, "numbers"), (2, "kernels"), (3, "sweep-empty")):
+        page.tabs.setCurrentIndex(number)
+        c.rest(0.1)
+        yield f"test-{name}"
+    engine.pause = 0.05
+    page.sweep_button.click()
+    c.wait(lambda: len(bench.partial.points) > 5)
+    yield "test-sweep-running"
+    engine.pause = 0.0
+    c.wait(lambda: not bench.busy)
+    yield "test-sweep"
+    page.sweep.tabs.setCurrentIndex(1)
+    page.sweep.quantity.setCurrentIndex(1)
+    page.sweep.quantity.activated.emit(1)
+    yield "test-traffic"
+    page.tabs.setCurrentIndex(4)
+    c.wait(lambda: page.history.table.model.rowCount() == 2)
+    page.history.table.view.selectAll()
+    yield "test-history"
+    engine.broken, engine.slow = {1}, True
+    page.tabs.setCurrentIndex(0)
+    bench.unload(1)
+    page.generate.click()
+    c.wait(lambda: not bench.busy)
+    yield "test-failed"
+    engine.broken = set()
+    page.generate.click()
+    c.wait(lambda: not bench.busy)
+    yield "test-slower"
 
 
 def _open(c: Camera, path: Path) -> None:

@@ -304,7 +304,7 @@ def test_escape_closes_menus(window: MainWindow, qtbot) -> None:  # type: ignore
         assert not menu.isVisible()
 
 
-@pytest.mark.parametrize("key", ["inspect", "test"])
+@pytest.mark.parametrize("key", ["inspect"])
 def test_pages_to_come_say_what_they_will_do(window: MainWindow, key: str) -> None:
     from app.widgets.basics import EmptyState
 

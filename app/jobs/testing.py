@@ -1,0 +1,220 @@
+"""What the Test page asks of the engine, and what it gets back: plain values, and the work that yields them.
+
+`Backend` is all that the page knows of the engine; `app.jobs.testing_core` is the real one, and tests bring their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from core.progress import CancelToken
+from core.runtime.results import StoredResult
+from core.runtime.sweep import Sweep, SweepPoint
+
+SIDES = ("Source", "Quantized")  # the two columns, in this order everywhere
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a file is loaded. exact: activations stay float32. context: tokens that the cache can hold."""
+
+    path: Path
+    exact: bool = False
+    context: int = 2048
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """temperature 0: always the likeliest token. top_k 0, top_p 1, min_p 0, repetition 1: off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt for both files. chat: put it into the model's own chat template. tokens: at most so many come back."""
+
+    prompt: str
+    chat: bool = False
+    tokens: int = 64
+    stop: tuple[str, ...] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True)
+class LoadStep:
+    """share: 0 to 1 of the file is packed; below 0: not known."""
+
+    side: int
+    share: float
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One token as it came. text: what it adds to the answer, '' while a character is incomplete. name: how people
+    call the token. margin: logit of the likeliest token less that of the second, None: not known.
+    """
+
+    side: int
+    id: int
+    text: str
+    margin: float | None = None
+    name: str = ""
+
+    @property
+    def result(self) -> int:
+        """Set, so that the runner drops none of them."""
+        return self.id
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """Which kernel ran an operation, and why that one."""
+
+    op: str
+    shape: str
+    kernel: str
+    isa: str
+    reason: str
+    side: int = 0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one generation took; seconds, bytes, tokens a second. None: not known or not measured.
+
+    bytes_per_token: weights that a single step reads. bound_fraction: bandwidth bound ÷ measured time per token.
+    energy: joules a token; energy_reason: why there is none. disturbed: what else ran meanwhile.
+    """
+
+    prompt_tokens: int
+    tokens: int
+    first_token: float
+    token_p50: float | None
+    token_p95: float | None
+    prompt_rate: float | None
+    decode_rate: float | None
+    peak_memory: int
+    weight_bytes: int
+    bytes_per_token: int
+    bound_fraction: float | None = None
+    energy: float | None = None
+    energy_reason: str = ""
+    end: str = ""
+    kernels: tuple[KernelUse, ...] = ()
+    disturbed: str = ""
+
+
+@dataclass(frozen=True)
+class Answered:
+    """One side has finished its answer."""
+
+    side: int
+    measured: Measured
+
+    @property
+    def result(self) -> Measured:
+        return self.measured
+
+
+class Model(Protocol):
+    """A loaded file, ready to generate."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that it holds: weights and cache."""
+
+    @property
+    def summary(self) -> str:
+        """Formats and sizes in a few words, such as 'Q4_K, Q6_K · 30 layers'."""
+
+    def close(self) -> None:
+        """Give the memory back."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a sweep can measure: a layer of rows × columns in `format` against 16 bits, or a whole decode step."""
+
+    label: str
+    format: str = ""
+    rows: int = 0
+    columns: int = 0
+
+    @property
+    def decode(self) -> bool:
+        return not self.format
+
+
+@dataclass(frozen=True)
+class SweepOrder:
+    """paths: source and quantized file; a layer needs neither."""
+
+    shape: Shape
+    paths: tuple[Path | None, Path | None] = (None, None)
+    context: int = 512
+    exact: bool = False
+
+
+@dataclass(frozen=True)
+class Point:
+    """One batch of a sweep is measured."""
+
+    result: SweepPoint
+
+
+class Backend(Protocol):
+    """The engine as the page sees it. Everything runs on a worker; cancelling raises core.errors.Cancelled."""
+
+    def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
+        """Returns a Model. Raises UserError with the tensor's name."""
+
+    def generate(self, side: int, model: Any, question: Question, token: CancelToken) -> Iterator[Piece]:
+        """Returns Measured. Raises UserError, such as for a prompt that does not fit the context."""
+
+    def shapes(self, paths: tuple[Path | None, Path | None], models: tuple[Any, Any]) -> Sequence[Shape]:
+        """What can be swept with these files, loaded (then the models are given) or not."""
+
+    def sweep(self, order: SweepOrder, token: CancelToken) -> Iterator[SweepPoint]:
+        """Returns a Sweep."""
+
+    def why_slower(self, source: Measured, quantized: Measured) -> str:
+        """Why the quantized file takes longer for a token, in one sentence; '' when it does not."""
+
+    def store(self, entry: AnswerEntry | SweepEntry) -> None:
+        """Keep a result for the history."""
+
+    def history(self) -> Sequence[StoredResult]:
+        """Stored results, newest first."""
+
+    def remove(self, stored: StoredResult) -> None:
+        """Take a stored result out of the history."""
+
+
+@dataclass(frozen=True)
+class AnswerEntry:
+    """A finished comparison, to be stored. setups, measured, texts: one a side; None: that side did not take part."""
+
+    question: Question
+    setups: tuple[Setup | None, Setup | None]
+    measured: tuple[Measured | None, Measured | None]
+    texts: tuple[str, str]
+    same_tokens: int | None
+    margin: float | None
+
+
+@dataclass(frozen=True)
+class SweepEntry:
+    """A finished sweep, to be stored."""
+
+    order: SweepOrder
+    sweep: Sweep

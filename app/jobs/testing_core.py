@@ -1,0 +1,369 @@
+"""The bundled engine as the Test page's backend. Its modules are imported with the first use, on a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from app.jobs.testing import (
+    SIDES,
+    AnswerEntry,
+    KernelUse,
+    LoadStep,
+    Measured,
+    Piece,
+    Question,
+    Setup,
+    Shape,
+    SweepEntry,
+    SweepOrder,
+)
+from core import units
+from core.errors import Cancelled, UserError
+from core.progress import CancelToken
+from core.runtime.results import Number, ResultStore, StoredResult, new_result
+from core.runtime.sweep import BATCHES, Sweep, SweepPoint, sweep_data, titled
+
+if TYPE_CHECKING:
+    from core.checkpoint.base import Checkpoint
+    from core.runtime.load import LoadedModel
+
+SQUARE_FORMAT = "Q4_K"  # of the layer that is measured while no quantized file says another
+CACHE_SHARE = 4  # a decode sweep's caches take at most this part of the free memory each
+
+
+class CoreModel:
+    """A loaded file and the checkpoint it was read from."""
+
+    def __init__(self, loaded: LoadedModel, setup: Setup) -> None:
+        self.loaded, self.setup = loaded, setup
+        self.summary = f"{_formats(loaded)} · {loaded.config.layers} layers"
+        self.nbytes = loaded.weight_bytes + loaded.program.cache.nbytes
+
+    def close(self) -> None:
+        self.loaded.unload()
+        self.loaded.checkpoint.close()
+
+
+class CoreBackend:
+    """Runs core.runtime, and keeps results in `store`."""
+
+    def __init__(self, store: ResultStore | None = None) -> None:
+        self._store = store or ResultStore()
+
+    # ---- load and generate -----------------------------------------------------------------------------------------
+
+    def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
+        """Returns a CoreModel, warmed up, its tokenizer read."""
+        yield LoadStep(side, -1.0)
+        checkpoint, loaded = yield from _load(side, setup, token)
+        try:
+            _ = loaded.text  # a missing tokenizer is told now, not with the first prompt
+            model = CoreModel(loaded, setup)
+            _warm_up(model)
+        except BaseException:
+            loaded.unload()
+            checkpoint.close()
+            raise
+        return model
+
+    def generate(self, side: int, model: CoreModel, question: Question, token: CancelToken) -> Iterator[Piece]:
+        """Returns Measured."""
+        from core.runtime.generate import Finish, generate
+        from core.runtime.usage import EnergyMeter
+
+        loaded = model.loaded
+        meter = EnergyMeter()
+        meter.start()
+        steps = generate(loaded, _request(question), token)
+        while True:
+            try:
+                event = next(steps)
+            except StopIteration as end:
+                result = end.value
+                break
+            yield Piece(side, event.token, event.text, event.margin, loaded.text.token_text(event.token))
+        energy = meter.stop()
+        if result.finish is Finish.CANCELLED:
+            raise Cancelled
+        return _measured(side, model, result, energy)
+
+    def why_slower(self, source: Measured, quantized: Measured) -> str:
+        from core.runtime.speed import why_slower
+
+        return why_slower(_AsResult(quantized), _AsResult(source)).replace("the baseline", "the source")
+
+    # ---- sweep -----------------------------------------------------------------------------------------------------
+
+    def shapes(self, paths: tuple[Path | None, Path | None], models: tuple[Any, Any]) -> Sequence[Shape]:
+        """The common square, the quantized file's own layers, and the whole step when there are two files."""
+        if not any(paths):
+            return ()
+        sizes = _layers_of(models[1], paths[1]) or _layers_of(models[0], paths[0])
+        own = [(kind, rows, columns) for kind, rows, columns in sizes if _can_sample(kind)]
+        square = (own[0][0] if own else SQUARE_FORMAT, 4096, 4096)
+        shapes = [_layer(*size) for size in dict.fromkeys((square, *own))]
+        return (*shapes, *([Shape("whole decode step, both files")] if all(paths) else ()))
+
+    def sweep(self, order: SweepOrder, token: CancelToken) -> Iterator[SweepPoint]:
+        """Returns a Sweep."""
+        sweep = yield from (_decode_sweep(order, token) if order.shape.decode else _layer_sweep(order, token))
+        return sweep
+
+    # ---- history ---------------------------------------------------------------------------------------------------
+
+    def store(self, entry: AnswerEntry | SweepEntry) -> None:
+        self._store.add(_answer_result(entry) if isinstance(entry, AnswerEntry) else _sweep_result(entry))
+
+    def history(self) -> Sequence[StoredResult]:
+        return self._store.all()
+
+    def remove(self, stored: StoredResult) -> None:
+        self._store.remove(stored.id)
+
+
+def _load(
+    side: int, setup: Setup, token: CancelToken, sequences: int = 1, capacity: int | None = None
+) -> Generator[LoadStep, None, tuple[Checkpoint, LoadedModel]]:
+    from core.checkpoint import open_checkpoint
+    from core.runtime.load import decoder_config, loading
+
+    checkpoint = open_checkpoint(setup.path)
+    try:
+        context = capacity or min(setup.context, decoder_config(checkpoint).context)
+        steps = loading(checkpoint, context, sequences, _activations(setup.exact), token=token)
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as end:
+                return checkpoint, end.value
+            yield LoadStep(side, step.bytes_done / max(step.bytes_total, 1), step.tensor)
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _activations(exact: bool) -> Any:
+    from kernels.matrix import Activations
+
+    return Activations.EXACT if exact else Activations.FAST
+
+
+def _warm_up(model: CoreModel) -> None:
+    """One step, and the bandwidth of this computer, so that the first answer's times are those of every answer."""
+    import numpy as np
+
+    from core.hardware.bandwidth import measured_bandwidth
+
+    zero = np.zeros(1, np.int32)
+    model.loaded.engine.run(zero, zero, zero, zero)
+    measured_bandwidth()
+
+
+def _request(question: Question) -> Any:
+    from core.runtime.generate import GenerateRequest
+    from core.runtime.sampling import Sampling
+    from core.runtime.tokenizer import Message
+
+    s = question.sampling
+    return GenerateRequest(
+        prompt="" if question.chat else question.prompt,
+        messages=(Message("user", question.prompt),) if question.chat else (),
+        max_tokens=question.tokens,
+        stop=question.stop,
+        sampling=Sampling(s.temperature, s.top_k, s.top_p, s.min_p, s.repetition, s.seed),
+        details=True,
+    )
+
+
+def _measured(side: int, model: CoreModel, result: Any, energy: Any) -> Measured:
+    from core.hardware.bandwidth import measured_bandwidth
+
+    engine = model.loaded.engine
+    uses = tuple(KernelUse(u.op, _shape_text(u.shape), u.kernel, u.isa, u.reason, side) for u in engine.report())
+    p50, p95 = result.itl_p50, result.itl_p95
+    bandwidth = measured_bandwidth()
+    bound = 1000 * engine.bytes_per_token / (p50 * bandwidth) if p50 and bandwidth else None
+    return Measured(
+        prompt_tokens=result.prompt_tokens,
+        tokens=len(result.tokens),
+        first_token=result.ttft_ms / 1000,
+        token_p50=None if p50 is None else p50 / 1000,
+        token_p95=None if p95 is None else p95 / 1000,
+        prompt_rate=result.prompt_tokens_per_s,
+        decode_rate=result.decode_tokens_per_s,
+        peak_memory=result.peak_memory,
+        weight_bytes=model.loaded.weight_bytes,
+        bytes_per_token=engine.bytes_per_token,
+        bound_fraction=bound,
+        energy=energy.joules / len(result.tokens) if energy.joules and result.tokens else None,
+        energy_reason=energy.reason,
+        end=result.finish.value,
+        kernels=uses,
+    )
+
+
+class _AsResult:
+    """A measured answer as `core.runtime.speed.why_slower` reads it."""
+
+    def __init__(self, measured: Measured) -> None:
+        self.itl_p50_ms = 1000 * (measured.token_p50 or 0.0)
+        self.kernels = measured.kernels
+        self.bytes_per_token = measured.bytes_per_token
+        self.bound_fraction = measured.bound_fraction
+
+
+def _shape_text(shape: str | tuple[int, ...]) -> str:
+    return shape if isinstance(shape, str) else " × ".join(map(units.format_count, shape))
+
+
+def _formats(loaded: LoadedModel) -> str:
+    from core.runtime.layers import layer_shapes
+
+    kinds = list(dict.fromkeys(matrix.format for matrix in layer_shapes(loaded.program)))
+    return ", ".join(kinds[:2]) + (" …" if len(kinds) > 2 else "")
+
+
+# ---- sweep -----------------------------------------------------------------------------------------------------------
+
+
+def _layer(kind: str, rows: int, columns: int) -> Shape:
+    return Shape(f"{units.format_count(rows)} × {units.format_count(columns)}, {kind}", kind, rows, columns)
+
+
+def _layers_of(model: Any, path: Path | None) -> list[tuple[str, int, int]]:
+    """(format, rows, columns) of a file's layers, those first that take the most; from its header if not loaded."""
+    from core.checkpoint import open_checkpoint
+    from core.runtime.layers import layer_shapes
+    from core.tensor_info import Role
+
+    if model is not None and model.loaded.weight_bytes:
+        try:
+            return [(m.format, m.rows, m.columns) for m in layer_shapes(model.loaded.program)]
+        except RuntimeError:  # unloaded meanwhile
+            return []
+    if path is None:
+        return []
+    taken: dict[tuple[str, int, int], int] = {}
+    with open_checkpoint(path) as checkpoint:
+        for tensor in checkpoint.tensors:
+            if len(tensor.shape) == 2 and tensor.role is not Role.EMBED:
+                key = (tensor.dtype, tensor.shape[0], tensor.shape[1])
+                taken[key] = taken.get(key, 0) + tensor.nbytes
+    return sorted(taken, key=lambda key: -taken[key])
+
+
+def _can_sample(kind: str) -> bool:
+    """Whether random weights can be made in this format, and comparing it with 16 bits says something."""
+    from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS
+
+    first = kind.partition(" ")[0]
+    grouped = first.startswith("int") and first[3:].isdigit()
+    return (kind in BLOCK_KINDS and kind not in PLAIN_KINDS) or grouped
+
+
+def _layer_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint, None, Sweep]:
+    from core.runtime.layers import sample_matrix
+    from core.runtime.sweep import layer_sweep
+    from core.threads import worker_count
+
+    shape = order.shape
+    plain = sample_matrix("BF16", shape.rows, shape.columns)
+    token.check()
+    packed = sample_matrix(shape.format, shape.rows, shape.columns)
+    steps = layer_sweep(plain, packed, _activations(order.exact), worker_count(), cancel=token)
+    return (yield from steps)
+
+
+def _decode_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint, None, Sweep]:
+    from core.hardware.cpu import memory
+    from core.runtime.sweep import decode_sweep
+
+    first, second = order.paths
+    if first is None or second is None:
+        raise UserError("A whole decode step is measured with two files.", "Choose the other file, too.")
+    opened: list[tuple[Checkpoint, LoadedModel]] = []
+    sequences = _sequences(order, memory()[1] // CACHE_SHARE)
+    try:
+        for side, path in enumerate((first, second)):
+            setup = Setup(path, order.exact, order.context + 1)
+            for _step in (steps := _Returned(_load(side, setup, token, sequences, order.context + 1))):
+                pass
+            opened.append(steps.value)
+        models = opened[0][1], opened[1][1]
+        sweep = yield from decode_sweep(models, order.context, cancel=token)
+    finally:
+        for checkpoint, loaded in opened:
+            loaded.unload()
+            checkpoint.close()
+    return titled(sweep, f"{first.name} and {second.name}, {sweep.title}")
+
+
+class _Returned:
+    """A generator that can be walked by `for`; what it returned is `value` afterwards."""
+
+    def __init__(self, steps: Generator[Any, None, Any]) -> None:
+        self._steps = steps
+        self.value: Any = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self.value = yield from self._steps
+
+
+def _sequences(order: SweepOrder, room: int) -> int:
+    """As many as the largest batch, or as have room."""
+    from core.checkpoint import open_checkpoint
+    from core.runtime.load import decoder_config
+
+    most = max(BATCHES)
+    for path in order.paths:
+        assert path is not None
+        with open_checkpoint(path) as checkpoint:
+            config = decoder_config(checkpoint)
+        one = 4 * config.layers * config.kv_heads * config.head_dim * (order.context + 1)  # keys and values, 16 bits
+        most = min(most, max(room // one, 1))
+    return most
+
+
+# ---- history ---------------------------------------------------------------------------------------------------------
+
+
+def _answer_result(entry: AnswerEntry) -> StoredResult:
+    numbers: list[Number] = []
+    details: dict[str, Any] = {
+        "prompt": entry.question.prompt,
+        "chat": entry.question.chat,
+        "texts": list(entry.texts),
+        "same_tokens": entry.same_tokens,
+        "margin": entry.margin,
+        "files": [setup.path.name if setup else None for setup in entry.setups],
+    }
+    for side, measured in zip(SIDES, entry.measured, strict=True):
+        if measured is not None:
+            numbers += [
+                Number(f"{side}: time to first token", "s", measured.first_token),
+                Number(f"{side}: time per token, median", "s", measured.token_p50),
+                Number(f"{side}: time per token, 95th percentile", "s", measured.token_p95),
+                Number(f"{side}: prompt", "tokens/s", measured.prompt_rate),
+                Number(f"{side}: generation", "tokens/s", measured.decode_rate),
+                Number(f"{side}: peak memory", "B", float(measured.peak_memory)),
+                Number(f"{side}: weights", "B", float(measured.weight_bytes)),
+                Number(f"{side}: bytes read per token", "B", float(measured.bytes_per_token)),
+                Number(f"{side}: share of the bandwidth bound", "", measured.bound_fraction),
+                Number(f"{side}: energy per token", "J", measured.energy),
+            ]
+    if entry.same_tokens is not None:
+        numbers.append(Number("Equal tokens at the start", "tokens", float(entry.same_tokens)))
+    setups = [setup for setup in entry.setups if setup is not None]
+    names = " and ".join(setup.path.name for setup in setups)
+    contract = f"{_activations(setups[0].exact).value}, cache F16"
+    return new_result("generate", f"Generate: {names}", contract, numbers, details)
+
+
+def _sweep_result(entry: SweepEntry) -> StoredResult:
+    sweep = entry.sweep
+    return new_result(
+        "sweep", f"Sweep: {sweep.title}, {' and '.join(sweep.names)}", _activations(entry.order.exact).value,
+        sweep.numbers, sweep_data(sweep),
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+"""The head of one column: which file, whether it is loaded, and how far loading is."""
+
+from __future__ import annotations
+
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+
+from app.jobs.testing_bench import Bench, Slot, SlotState
+from app.theme import SPACE_1, SPACE_2, SPACE_3
+from app.widgets.basics import button, label, set_available
+from app.widgets.text import ElidedLabel
+from app.widgets.verdict import Verdict
+from core import units
+from core.errors import UserError
+
+PROGRESS_STEPS = 1000
+LOOKS = {  # state → (verdict, word)
+    SlotState.EMPTY: ("unknown", "no file"),
+    SlotState.CHOSEN: ("unknown", "not loaded"),
+    SlotState.LOADING: ("running", "loading"),
+    SlotState.LOADED: ("ok", "loaded"),
+    SlotState.FAILED: ("failed", "failed"),
+}
+BUSY = "Wait until the running work has ended, or cancel it."
+
+
+class FileColumn(QFrame):
+    """`choose_asked`, `load_asked` and `unload_asked` follow the buttons."""
+
+    choose_asked = Signal(int)
+    load_asked = Signal(int)
+    unload_asked = Signal(int)
+
+    def __init__(self, slot: Slot, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._slot = slot
+        self.setProperty("frameRole", "card")
+        self.setAccessibleName(f"{slot.title} file")
+        name = label(slot.title, "heading")
+        self.file = ElidedLabel(mono=True)
+        self.choose = button(
+            "Choose…", lambda: self.choose_asked.emit(slot.side), icon="folder-open",
+            hint=f"Choose the {slot.title.lower()} file; a drop on this column does the same",
+        )  # fmt: skip
+        self.choose.setAccessibleName(f"Choose the {slot.title.lower()} file")
+        self.load = button("Load", self._toggle)
+        self.verdict = Verdict()
+        self.text = ElidedLabel(role="muted")
+        self.bar = QProgressBar()
+        self.bar.setTextVisible(False)
+        self.bar.setAccessibleName(f"Loading of the {slot.title.lower()} file")
+        self.bar.setFixedWidth(120)
+        keep = self.bar.sizePolicy()
+        keep.setRetainSizeWhenHidden(False)
+        self.bar.setSizePolicy(keep)
+        first = QHBoxLayout()
+        first.setSpacing(SPACE_2)
+        first.addWidget(name)
+        first.addWidget(self.file, 1)
+        first.addWidget(self.choose)
+        first.addWidget(self.load)
+        second = QHBoxLayout()
+        second.setSpacing(SPACE_2)
+        second.addWidget(self.verdict)
+        second.addWidget(self.text, 1)
+        second.addWidget(self.bar, 0, Qt.AlignmentFlag.AlignVCenter)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
+        layout.setSpacing(SPACE_1)
+        layout.addLayout(first)
+        layout.addLayout(second)
+
+    def refresh(self, bench: Bench) -> None:
+        """Show the slot as it is now."""
+        slot = self._slot
+        self.file.setText(slot.path.name if slot.path else "")
+        self.file.setToolTip(str(slot.path) if slot.path else "")
+        state, word = LOOKS[slot.state]
+        if slot.waiting and slot.state is SlotState.LOADED:
+            state, word = "queued", "waiting"
+        if slot.error is not None:
+            state, word = "failed", "failed"
+        self.verdict.set(state, word)
+        self.text.setText(self._sentence(bench))
+        loading = slot.state is SlotState.LOADING
+        self.bar.setVisible(loading)
+        known = loading and slot.share >= 0
+        self.bar.setRange(0, PROGRESS_STEPS if known or not loading else 0)
+        if known:
+            self.bar.setValue(round(PROGRESS_STEPS * slot.share))
+        loaded = slot.model is not None
+        self.load.setText("Unload" if loaded else "Load")
+        self.load.setAccessibleName(f"{self.load.text()} the {slot.title.lower()} file")
+        why = BUSY if bench.busy else "" if slot.path else "Choose a file first."
+        self.load.setProperty("ownToolTip", "Give its memory back" if loaded else "Read the file into memory")
+        set_available(self.load, why)
+        set_available(self.choose, BUSY if bench.busy else "")
+        self.setAccessibleDescription(f"{self.file.text()}, {word}. {self.text.text()}")
+
+    def _sentence(self, bench: Bench) -> str:
+        slot = self._slot
+        if slot.error is not None:
+            error = slot.error
+            return str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        match slot.state:
+            case SlotState.EMPTY:
+                return "Choose a file, or drop one here."
+            case SlotState.CHOSEN:
+                return "Generate loads it by itself."
+            case SlotState.LOADING:
+                return f"{units.format_percent(slot.share, 0)} packed" if slot.share >= 0 else "reading its header"
+            case _:
+                held = f"holds {units.format_decimal(slot.model.nbytes)}" if slot.model is not None else ""
+                if slot.waiting:
+                    return "answers when the other one has: together they would disturb each other's times"
+                return " · ".join(part for part in (slot.model.summary if slot.model else "", held) if part)
+
+    def _toggle(self) -> None:
+        (self.unload_asked if self._slot.model is not None else self.load_asked).emit(self._slot.side)

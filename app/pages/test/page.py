@@ -1,0 +1,284 @@
+"""The Test page: two files side by side, what their answers took, sweeps over the batch, and the history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from PySide6.QtCore import QPoint
+from PySide6.QtWidgets import QAbstractButton, QHBoxLayout, QStackedWidget, QTabWidget, QVBoxLayout, QWidget
+
+from app.dialogs.open_model import choose_model
+from app.jobs.convert_queue import ConversionQueue, Entry
+from app.jobs.runner import JobState
+from app.jobs.testing import SIDES, Backend
+from app.jobs.testing_bench import Bench
+from app.models.kernel_report import kernel_columns, kernel_rows
+from app.models.results import number_columns, number_rows
+from app.models.table import RowsModel
+from app.models.table_view import TablePanel
+from app.pages.base import Page
+from app.pages.test.answers import AnswersPanel
+from app.pages.test.column import FileColumn
+from app.pages.test.controls import AdvancedCard, PromptRow, question
+from app.pages.test.history import HistoryPanel
+from app.pages.test.sweep import SweepPanel
+from app.services import Services
+from app.session import Session
+from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
+from app.widgets.basics import EmptyState, PrimaryButton, button, label, set_available
+from app.widgets.inline_error import InlineError
+from app.widgets.text import explain
+
+TABS = ("Text", "Numbers", "Kernels", "Sweep", "History")
+SHAPES_KEY = "test-shapes"
+STATES = {"loading": "Loading…", "generating": "Generating…", "sweeping": "Measuring…", "": ""}
+
+
+class TestPage(Page):
+    """Shows the bench and asks it."""
+
+    __test__ = False  # a page, not a test case
+    key = "test"
+    title = "Test"
+    icon = "flask-conical"
+
+    def __init__(self, services: Services, parent: QWidget | None = None, backend: Backend | None = None) -> None:
+        super().__init__(services, parent)
+        if backend is None:
+            from app.jobs.testing_core import CoreBackend
+
+            backend = CoreBackend()
+        queue = ConversionQueue.of(services.jobs, services.settings)
+        self.bench = Bench(backend, services.jobs, queue, self)
+        self._make_parts()
+        self._lay_out()
+        self._connect(queue)
+        self.bench.follow(services.session.current)
+        self._refresh()
+
+    def primary(self) -> QAbstractButton | None:
+        if self._stack.currentWidget() is self._empty:
+            return self.empty_button
+        button = self.sweep_button if self.tabs.currentWidget() is self.sweep else self.generate
+        return button if button.isVisibleTo(self) else None
+
+    def shown(self) -> None:
+        self.bench.follow(self.services.session.current)
+        self.bench.refresh_history()
+
+    # ---- parts -----------------------------------------------------------------------------------------------------
+
+    def _make_parts(self) -> None:
+        bench = self.bench
+        self.empty_button = PrimaryButton("Choose a file…", lambda: self._choose(0), icon="folder-open")
+        self.generate = PrimaryButton(
+            "Generate", self._generate, icon="play", hint="Let both files answer the prompt (Ctrl+Enter)"
+        )
+        self.sweep_button = PrimaryButton(
+            "Run sweep", self._run_sweep, icon="play", hint="Measure over batches of 1 to 128 (Ctrl+Enter)"
+        )
+        self.cancel = button("Cancel", bench.cancel, icon="x", hint="Stop; what has come so far stays in view")
+        self.more = button("Advanced", self._toggle_advanced, icon="sliders-horizontal")
+        self.more.setCheckable(True)
+        self.more.setToolTip("Sampling, stop strings, activations and context")
+        self.reason = label("", "muted")
+        self.columns = (FileColumn(bench.slots[0]), FileColumn(bench.slots[1]))
+        self.prompt = PromptRow()
+        self.advanced = AdvancedCard()
+        self.advanced.hide()
+        self.answers = AnswersPanel(bench)
+        self.numbers = TablePanel(
+            RowsModel(number_columns(SIDES, explain), explain), "Measured numbers",
+            ("", "999.99 MB (999.99 MiB)", "999.99 MB (999.99 MiB)", "99.99 ×"), totals=False,
+        )  # fmt: skip
+        self.slower = label("", "warning", wrap=True, selectable=True)
+        self.kernels = TablePanel(
+            RowsModel(kernel_columns(), explain), "Kernel report",
+            ("", "99 999 × 99 999", "a kernel's long name", "AVX-512 VNNI", "a sentence of some length", "Quantized"),
+            filter_hint="Filter by operation, kernel or reason", totals=False,
+        )  # fmt: skip
+        self.kernels_empty = label("No data yet: the report comes with the first answer.", "muted")
+        self.sweep = SweepPanel(bench)
+        self.history = HistoryPanel()
+        self.error = InlineError()
+
+    def _lay_out(self) -> None:
+        self._empty = EmptyState(
+            "Nothing to test yet",
+            "Here the original and the converted model answer the same prompt side by side, and you see what each "
+            "token cost in time and memory.",
+            self.empty_button,
+            icon=self.icon,
+        )
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(label("Test", "title"))
+        head.addSpacing(SPACE_2)
+        head.addWidget(self.reason, 1)
+        head.addWidget(self.more)
+        head.addWidget(self.cancel)
+        head.addWidget(self.generate)
+        head.addWidget(self.sweep_button)
+        files = QHBoxLayout()
+        files.setSpacing(SPACE_4)
+        for column in self.columns:
+            files.addWidget(column, 1)
+        self.tabs = QTabWidget()
+        self.tabs.setAccessibleName("Views of the test")
+        self.tabs.tabBar().setAccessibleName("Views of the test")
+        parts = (self._text_tab(), self._numbers_tab(), self._kernels_tab(), self.sweep, self.history)
+        for title, part in zip(TABS, parts, strict=True):
+            self.tabs.addTab(part, title)
+        loaded = self._loaded = QWidget()
+        layout = QVBoxLayout(loaded)
+        layout.setContentsMargins(PAGE_MARGIN, SPACE_3, PAGE_MARGIN, SPACE_3)
+        layout.setSpacing(SPACE_2)
+        layout.addLayout(head)
+        layout.addLayout(files)
+        layout.addWidget(self.tabs, 1)
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self._empty)
+        self._stack.addWidget(loaded)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(self._stack)
+
+    def _text_tab(self) -> QWidget:
+        return _column(self.prompt, self.advanced, self.answers)
+
+    def _numbers_tab(self) -> QWidget:
+        self.numbers.filter.hide()
+        self.numbers.view.setSortingEnabled(False)
+        self.slower.hide()
+        return _column(self.numbers, self.slower)
+
+    def _kernels_tab(self) -> QWidget:
+        return _column(self.kernels)
+
+    def _connect(self, queue: ConversionQueue) -> None:
+        bench = self.bench
+        for column in self.columns:
+            column.choose_asked.connect(self._choose)
+            column.load_asked.connect(self._load)
+            column.unload_asked.connect(bench.unload)
+        bench.slot_changed.connect(self._on_slot)
+        bench.busy_changed.connect(self._refresh)
+        bench.asked.connect(self._on_asked)
+        bench.answered.connect(lambda _side: self._show_numbers())
+        bench.ended.connect(self._on_ended)
+        bench.history_changed.connect(self.history.show_stored)
+        self.history.remove_asked.connect(bench.refresh_history)
+        self.tabs.currentChanged.connect(lambda _number: self._refresh())
+        self.prompt.prompt.textChanged.connect(self._refresh)
+        self.services.session.changed.connect(self._on_session)
+        queue.changed.connect(self._on_conversion)
+
+    # ---- the user asks ---------------------------------------------------------------------------------------------
+
+    def _choose(self, side: int) -> None:
+        settings = self.services.settings
+        path = choose_model(self, settings.text("last/folder"))
+        if path is not None:
+            settings.set_text("last/folder", str(path.parent))
+            self.bench.choose(side, path)
+
+    def take_drop(self, path: Path, place: QPoint) -> bool:
+        """A file dropped on the left half is the source, on the right half the quantized one."""
+        if self.bench.busy:
+            return True
+        right = self._stack.currentWidget() is self._loaded and place.x() > self.width() // 2
+        self.bench.choose(1 if right else 0, path)
+        return True
+
+    def _load(self, side: int) -> None:
+        self._take_setup()
+        self.bench.load(side)
+
+    def _generate(self) -> None:
+        self._take_setup()
+        self.tabs.setCurrentIndex(TABS.index("Text"))
+        self.bench.ask(question(self.prompt, self.advanced))
+
+    def _run_sweep(self) -> None:
+        self._take_setup()
+        order = self.sweep.order()
+        if order is not None:
+            self.bench.run_sweep(order)
+
+    def _take_setup(self) -> None:
+        self.bench.exact = self.advanced.exact
+        self.bench.context = self.advanced.context.value()
+
+    def _toggle_advanced(self) -> None:
+        self.advanced.setVisible(self.more.isChecked())
+
+    # ---- the bench speaks ------------------------------------------------------------------------------------------
+
+    def _on_slot(self, side: int) -> None:
+        self.columns[side].refresh(self.bench)
+        if not self.bench.busy:
+            self._refresh()
+
+    def _on_asked(self) -> None:
+        self._show_numbers()
+        self._look_for_shapes()
+
+    def _on_session(self, _old: Session, new: Session) -> None:
+        self.bench.follow(new)
+
+    def _on_conversion(self, entry: Entry) -> None:
+        if entry.state is JobState.DONE:
+            self.bench.follow(self.services.session.current)
+
+    def _on_ended(self, state: JobState) -> None:
+        slots = self.bench.slots
+        notes = [self.bench.disturbed] if self.bench.disturbed and any(s.measured for s in slots) else []
+        if state is JobState.CANCELLED and any(s.pieces for s in slots):
+            notes.append("Cancelled; what had come until then is shown.")
+        self._show_numbers()
+        self.answers.show_errors()
+        self.answers.show_end(self.bench.comparison, self.bench.slower, notes)
+        self._refresh()
+        self.bench.follow(self.services.session.current)
+
+    def _show_numbers(self) -> None:
+        a, b = (slot.measured for slot in self.bench.slots)
+        self.numbers.model.set_rows(number_rows(a, b))
+        self.kernels.model.set_rows(kernel_rows((a, b)))
+        self.slower.setText(self.bench.slower)
+        self.slower.setVisible(bool(self.slower.text()))
+
+    def _look_for_shapes(self) -> None:
+        paths, models = self.bench.paths, (self.bench.slots[0].model, self.bench.slots[1].model)
+        self.services.jobs.run(
+            "Look for layers", lambda _token: tuple(self.bench.backend.shapes(paths, models)), self.sweep.show_shapes,
+            lambda _error: self.sweep.show_shapes(()), latest_key=SHAPES_KEY, owner=self,
+        )  # fmt: skip
+
+    def _refresh(self) -> None:
+        """Which view is shown, and what can be pressed."""
+        bench = self.bench
+        self._stack.setCurrentWidget(self._loaded if bench.ready else self._empty)
+        sweeping = self.tabs.currentWidget() is self.sweep
+        self.generate.setVisible(not sweeping)
+        self.sweep_button.setVisible(sweeping)
+        self.more.setVisible(self.tabs.currentIndex() == 0)
+        self.cancel.setVisible(bool(bench.busy))
+        set_available(self.cancel, "It stops as soon as the present piece of work is done." if bench.stopping else "")
+        busy = "Stopping…" if bench.stopping else STATES[bench.busy]
+        empty = "" if self.prompt.prompt.toPlainText() or bench.busy else "The prompt is empty."
+        self.reason.setText(busy or ("" if sweeping else empty))
+        set_available(self.generate, busy)
+        set_available(self.sweep_button, busy)
+        for column in self.columns:
+            column.refresh(bench)
+
+
+def _column(*parts: QWidget) -> QWidget:
+    outer = QWidget()
+    layout = QVBoxLayout(outer)
+    layout.setContentsMargins(0, SPACE_3, 0, 0)
+    layout.setSpacing(SPACE_2)
+    for part in parts:
+        layout.addWidget(part, 1 if part is parts[-1] or isinstance(part, TablePanel) else 0)
+    return outer

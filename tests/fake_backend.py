@@ -1,0 +1,137 @@
+"""An engine for the Test page's tests: exact numbers, steps of chosen length, no weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from app.jobs.testing import (
+    AnswerEntry,
+    KernelUse,
+    LoadStep,
+    Measured,
+    Piece,
+    Question,
+    Setup,
+    Shape,
+    SweepEntry,
+    SweepOrder,
+)
+from core.errors import UserError
+from core.progress import CancelToken
+from core.runtime.results import Number, StoredResult
+from core.runtime.sweep import BATCHES, Sweep, SweepPoint
+
+WORDS = (" Paris", ".", " It", " is", " also", " the", " largest", " city", " of", " the", " country", ",", " and")
+OTHER = {5: " a", 6: " large", 9: " this"}
+
+
+class FakeModel:
+    def __init__(self, backend: FakeBackend, side: int, setup: Setup) -> None:
+        self.backend, self.side, self.setup = backend, side, setup
+        self.nbytes = (280_000_000, 110_000_000)[side]
+        self.summary = ("BF16 · 30 layers", "Q4_K, Q6_K · 30 layers")[side]
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeBackend:
+    """pause: seconds that each step takes. broken: sides that can not be loaded. slow: the quantized side is slower."""
+
+    def __init__(self, pause: float = 0.0) -> None:
+        self.pause = pause
+        self.broken: set[int] = set()
+        self.slow = False
+        self.models: list[FakeModel] = []
+        self.asked: list[tuple[int, Question]] = []
+        self.records: list[StoredResult] = []
+        self.swept: list[SweepOrder] = []
+
+    def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
+        for step in range(5):
+            token.check()
+            time.sleep(self.pause)
+            yield LoadStep(side, step / 5)
+        if side in self.broken:
+            raise UserError("blk.3.attn_q.weight has 12 bytes too few.", "Download the file again.")
+        model = FakeModel(self, side, setup)
+        self.models.append(model)
+        return model
+
+    def generate(self, side: int, model: Any, question: Question, token: CancelToken) -> Iterator[Piece]:
+        assert not model.closed
+        self.asked.append((side, question))
+        for number in range(question.tokens):
+            token.check()
+            time.sleep(self.pause)
+            word = WORDS[number % len(WORDS)]
+            if side == 1:
+                word = OTHER.get(number, word)
+            yield Piece(side, hash(word) % 50000, word, 0.02 if number == 5 else 1.6)
+        return measured(side, question.tokens, self.slow)
+
+    def shapes(self, paths: tuple[Path | None, Path | None], models: tuple[Any, Any]) -> tuple[Shape, ...]:
+        if not any(paths):
+            return ()
+        square = Shape("4096 × 4096, Q4_K", "Q4_K", 4096, 4096)
+        return square, Shape("576 × 1 536, Q4_K", "Q4_K", 576, 1536), Shape("whole decode step")
+
+    def sweep(self, order: SweepOrder, token: CancelToken) -> Iterator[SweepPoint]:
+        self.swept.append(order)
+        points = []
+        for batch in BATCHES:
+            for side in (0, 1):
+                token.check()
+                time.sleep(self.pause)
+                size = (33.5e6, 9.4e6)[side]
+                flops = 2.0 * 4096 * 4096 * batch
+                seconds = max(size / 20e9, flops / (400e9, 240e9)[side])
+                points.append(SweepPoint(side, batch, seconds, size, flops))
+                yield points[-1]
+        traffic = (("16 bits", 33.5e6), ("quantized, fused", 9.4e6), ("quantized, copied to 16 bits first", 76.4e6))
+        return Sweep(order.shape.label, ("BF16", "Q4_K"), tuple(points), traffic, 20e9, 400e9)
+
+    def why_slower(self, source: Measured, quantized: Measured) -> str:
+        return "A token takes 1.51 times as long as with the source, because it does." if self.slow else ""
+
+    def store(self, entry: AnswerEntry | SweepEntry) -> None:
+        number = len(self.records)
+        if isinstance(entry, AnswerEntry):
+            m = next(m for m in entry.measured if m is not None)
+            title, kind = f"Generate {m.tokens} tokens", "generate"
+            numbers = (
+                Number("Generation", "tokens/s", m.decode_rate),
+                Number("Time to first token", "s", m.first_token),
+            )
+        else:
+            title, kind, numbers = f"Sweep {entry.sweep.title}", "sweep", entry.sweep.numbers
+        record = StoredResult(
+            str(number), f"2026-11-29T12:{number:02d}:00", kind, title, "Test processor, 2 cores", "Bitsmith 0.1.0",
+            "int8 per 32 values", numbers,
+        )  # fmt: skip
+        self.records.insert(0, record)
+
+    def history(self) -> list[StoredResult]:
+        return list(self.records)
+
+    def remove(self, stored: StoredResult) -> None:
+        self.records.remove(stored)
+
+
+def measured(side: int, tokens: int, slow: bool) -> Measured:
+    per_token = (0.0125, 0.0189 if slow else 0.0061)[side]
+    kernels = (
+        KernelUse(
+            "matrix–vector", "576 × 1536", ("gemv bf16", "gemv 4-bit")[side], "AVX-512 VNNI", "fastest here", side
+        ),
+        KernelUse("attention", "9 heads × 64", "online softmax", "AVX-512", "only one", side),
+    )
+    return Measured(
+        5, tokens, 0.031, per_token, per_token * 1.2, 410.0, 1 / per_token, (410_000_000, 240_000_000)[side],
+        (269_060_552, 101_000_000)[side], (269_060_552, 101_000_000)[side], (0.91, 0.42 if slow else 0.74)[side],
+        None, "This processor's energy counter may be read by the administrator only.", "length", kernels,
+    )  # fmt: skip
