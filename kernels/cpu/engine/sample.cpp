@@ -53,41 +53,69 @@ std::vector<int32_t> most_likely(const OpTable& ops, const float* logits, int64_
     return kept;
 }
 
-// Of these tokens, the most likely ones whose shares first reach `needed`. Many tokens are divided by logit into
-// buckets, and only the bucket where the sum is reached is looked into.
-void most_likely_mass(const float* logits, const std::vector<double>& share, std::vector<int32_t> ids, double needed,
-                      std::vector<int32_t>& kept) {
-    constexpr int kBuckets = 512;
-    while (static_cast<int64_t>(ids.size()) > kFew) {
-        float low = HUGE_VALF, high = -HUGE_VALF;
-        for (int32_t id : ids) {
-            low = std::min(low, logits[id]);
-            high = std::max(high, logits[id]);
-        }
-        if (low == high) break;
-        const double factor = kBuckets / (static_cast<double>(high) - low);
-        const auto bucket_of = [&](int32_t id) {
-            return std::min(kBuckets - 1, static_cast<int>((static_cast<double>(high) - logits[id]) * factor));
-        };
-        double mass[kBuckets] = {};
-        for (int32_t id : ids) mass[bucket_of(id)] += share[id];
-        int edge = 0;
-        while (edge + 1 < kBuckets && mass[edge] < needed) needed -= mass[edge++];
-        std::vector<int32_t> inside;
-        for (int32_t id : ids) {
-            const int bucket = bucket_of(id);
-            if (bucket < edge) kept.push_back(id);
-            else if (bucket == edge) inside.push_back(id);
-        }
-        ids = std::move(inside);
-    }
+// The least likely token that is kept: everything more likely is kept, too.
+struct Cut {
+    float logit;
+    int64_t id;
+};
+
+// The first of these tokens, most likely first, where the sum of shares reaches `needed`.
+Cut cut_sorted(const float* logits, const double* share, std::vector<int32_t>& ids, double needed) {
     std::sort(ids.begin(), ids.end(), MoreLikely{logits});
     double sum = 0.0;
     for (int32_t id : ids) {
-        kept.push_back(id);
         sum += share[id];
-        if (sum >= needed) return;
+        if (sum >= needed) return {logits[id], id};
     }
+    return {logits[ids.back()], ids.back()};
+}
+
+// The same for the whole vocabulary: tokens are divided into buckets by their logits, and only the bucket where the
+// sum is reached is sorted, or divided again. low: the least logit with a share.
+Cut cut_mass(const OpTable& ops, const float* logits, const double* share, int64_t count, float largest, float low,
+             double needed) {
+    std::vector<double> mass(kBuckets, 0.0);
+    float scale = largest > low ? kBuckets / (largest - low) : 0.0f;
+    if (!std::isfinite(scale)) scale = 0.0f;
+    ops.bucket_mass(logits, share, count, largest, scale, mass.data());
+    int edge = 0;
+    const auto descend = [&] {
+        edge = 0;
+        while (edge + 1 < kBuckets && mass[edge] < needed) needed -= mass[edge++];
+    };
+    descend();
+    std::vector<int32_t> ids(static_cast<size_t>(count));
+    ids.resize(static_cast<size_t>(ops.gather_bucket(logits, count, largest, scale, edge, ids.data())));
+    while (static_cast<int64_t>(ids.size()) > kFew) {
+        const auto [lowest, highest] = std::minmax_element(
+            ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[a] < logits[b]; });
+        const float top = logits[*highest], bottom = std::max(logits[*lowest], low);
+        scale = top > bottom ? kBuckets / (top - bottom) : 0.0f;
+        if (!(scale > 0.0f) || !std::isfinite(scale)) break;
+        const auto bucket = [&](int32_t id) {
+            return static_cast<int>(std::min((top - logits[id]) * scale, static_cast<float>(kBuckets - 1)));
+        };
+        std::fill(mass.begin(), mass.end(), 0.0);
+        for (int32_t id : ids) mass[bucket(id)] += share[id];
+        descend();
+        std::erase_if(ids, [&](int32_t id) { return bucket(id) != edge; });
+    }
+    if (ids.empty()) return {low, count};  // rounding: everything is needed
+    return cut_sorted(logits, share, ids, needed);
+}
+
+// The first token whose sum of shares, in the order of tokens, exceeds target.
+int32_t draw(const std::vector<double>& share, const std::vector<double>& sums, int64_t piece_size, double target) {
+    size_t piece = 0;
+    while (piece + 1 < sums.size() && target >= sums[piece]) target -= sums[piece++];
+    const int64_t count = static_cast<int64_t>(share.size());
+    for (int64_t i = static_cast<int64_t>(piece) * piece_size; i < count; ++i) {
+        target -= share[i];
+        if (target < 0.0) return static_cast<int32_t>(i);
+    }
+    for (int64_t i = count - 1; i >= 0; --i)  // rounding carried it past the end
+        if (share[i] > 0.0) return static_cast<int32_t>(i);
+    throw std::invalid_argument("no token is left to draw");
 }
 
 }  // namespace
@@ -114,84 +142,53 @@ int32_t sample(const OpTable& ops, const float* logits, int64_t count, const int
             if (logits[i] == largest) return static_cast<int32_t>(i);
     }
 
-    // Shares relative to the most likely token's; of the top k alone where that is asked for.
-    const double factor = 1.0 / sampling.temperature;
-    const bool some = sampling.top_k > 0 && sampling.top_k < count;
+    // Shares relative to the most likely token's, in pieces with their sums, or of the top k alone.
+    const double factor = 1.0 / sampling.temperature, u = uniform(sampling.seed, sampling.step);
     static thread_local std::vector<double> share;
-    if (static_cast<int64_t>(share.size()) != count) share.assign(static_cast<size_t>(count), 0.0);
-    std::vector<int32_t> ids;
-    double total = 0.0;
-    const float floor = static_cast<float>(largest - kNegligible * sampling.temperature);
-    if (some) {
-        ids = most_likely(ops, logits, count, sampling.top_k);
-        for (int32_t id : ids) {
-            share[id] = std::exp((static_cast<double>(logits[id]) - largest) * factor);
-            total += share[id];
-        }
-    } else {
-        total = ops.exp_sum(logits, largest, factor, floor, count, share.data());
-    }
-    if (sampling.top_p < 1.0) {
-        const double needed = sampling.top_p * total;
-        std::vector<int32_t> kept;
-        if (!some) {
-            // Looks among the most likely first, and further only where they are not enough.
-            ids.resize(static_cast<size_t>(count));
-            double reach = 4.0;
-            while (true) {
-                const float edge = static_cast<float>(largest - reach * sampling.temperature);
-                ids.resize(static_cast<size_t>(count));
-                ids.resize(static_cast<size_t>(ops.gather_above(logits, count, std::max(edge, floor), 0, ids.data())));
-                double mass = 0.0;
-                for (int32_t id : ids) mass += share[id];
-                if (mass >= needed || edge <= floor) break;
-                reach *= 2;
-            }
-        }
-        most_likely_mass(logits, share, std::move(ids), needed, kept);
-        ids = std::move(kept);
-    }
-    const double u = uniform(sampling.seed, sampling.step);
-    if (some || sampling.top_p < 1.0) {
+    share.resize(static_cast<size_t>(count));
+    if (sampling.top_k > 0 && sampling.top_k < count) {
+        std::vector<int32_t> ids = most_likely(ops, logits, count, sampling.top_k);
         std::sort(ids.begin(), ids.end());
-        double left = 0.0;
-        for (int32_t id : ids)
-            if (share[id] >= sampling.min_p) left += share[id];
-        double target = u * left;
-        int32_t last = -1;
-        for (int32_t id : ids) {
-            if (!(share[id] >= sampling.min_p)) continue;
-            last = id;
-            target -= share[id];
-            if (target < 0.0) break;
+        double total = 0.0;
+        for (int32_t id : ids) total += share[id] = std::exp((static_cast<double>(logits[id]) - largest) * factor);
+        if (sampling.top_p < 1.0) {
+            std::vector<int32_t> ordered = ids;
+            const Cut cut = cut_sorted(logits, share.data(), ordered, sampling.top_p * total);
+            std::erase_if(ids, [&](int32_t id) {
+                return logits[id] < cut.logit || (logits[id] == cut.logit && id > cut.id);
+            });
         }
-        return last;
+        std::erase_if(ids, [&](int32_t id) { return share[id] < sampling.min_p; });
+        total = 0.0;
+        for (int32_t id : ids) total += share[id];
+        double target = u * total;
+        for (int32_t id : ids) {
+            target -= share[id];
+            if (target < 0.0) return id;
+        }
+        return ids.back();
     }
-    // The whole vocabulary: sums of pieces first, then the piece where the draw falls.
     constexpr int64_t kPiece = 512;
+    const float floor = static_cast<float>(largest - kNegligible * sampling.temperature);
     std::vector<double> sums;
-    double left = 0.0;
+    double total = 0.0;
     for (int64_t at = 0; at < count; at += kPiece) {
-        const int64_t end = std::min(at + kPiece, count);
-        double part[4] = {};
-        for (int64_t i = at; i < end; ++i) part[i & 3] += share[i] >= sampling.min_p ? share[i] : 0.0;
-        sums.push_back((part[0] + part[1]) + (part[2] + part[3]));
-        left += sums.back();
+        sums.push_back(
+            ops.exp_sum(logits + at, largest, factor, floor, std::min(kPiece, count - at), share.data() + at));
+        total += sums.back();
     }
-    double target = u * left;
-    size_t piece = 0;
-    while (piece + 1 < sums.size() && target >= sums[piece]) target -= sums[piece++];
-    int32_t last = -1;
-    for (int64_t i = static_cast<int64_t>(piece) * kPiece; i < count; ++i) {
-        if (!(share[i] >= sampling.min_p) || share[i] == 0.0) continue;
-        last = static_cast<int32_t>(i);
-        target -= share[i];
-        if (target < 0.0) break;
+    if (sampling.top_p < 1.0 || sampling.min_p > 0.0) {
+        Cut cut = {floor, count};
+        if (sampling.top_p < 1.0)
+            cut = cut_mass(ops, logits, share.data(), count, largest, floor, sampling.top_p * total);
+        total = 0.0;
+        for (int64_t at = 0, piece = 0; at < count; at += kPiece, ++piece) {
+            sums[piece] = ops.keep_above(logits + at, cut.logit, cut.id - at, sampling.min_p,
+                                         std::min(kPiece, count - at), share.data() + at);
+            total += sums[piece];
+        }
     }
-    if (last >= 0) return last;
-    for (int64_t i = count - 1; i >= 0; --i)  // rounding carried the draw past the end
-        if (share[i] >= sampling.min_p && share[i] > 0.0) return static_cast<int32_t>(i);
-    throw std::invalid_argument("no token is left to draw");
+    return draw(share, sums, kPiece, u * total);
 }
 
 }  // namespace bitsmith::engine

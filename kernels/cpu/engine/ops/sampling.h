@@ -48,39 +48,117 @@ static float largest_of(const float* x, int64_t count) {
     return found;
 }
 
+// The first kDoubles values as doubles.
+BITSMITH_OP VD widen(const float* from) {
+#if defined(__GNUC__)
+    typedef float Half __attribute__((vector_size(4 * kDoubles)));
+    Half part;
+    memcpy(&part, from, sizeof part);
+    return __builtin_convertvector(part, VD);
+#else
+    return *from;
+#endif
+}
+BITSMITH_OP VD load(const double* from) {
+    VD r;
+    memcpy(&r, from, sizeof r);
+    return r;
+}
+BITSMITH_OP void store(double* to, VD x) {
+    memcpy(to, &x, sizeof x);
+}
+BITSMITH_OP double sum(VD x) {
+    double part[kDoubles], total = 0.0;
+    store(part, x);
+    for (double value : part) total += value;
+    return total;
+}
+
 // out[i] = e^((x[i] − largest) · factor), 0 where x[i] < floor or is not a number. Returns the sum.
 static double exp_sum(const float* x, float largest, double factor, float floor, int64_t count, double* out) {
-    double total = 0.0;
+    const VD peak = (double)largest - VD{}, lowest = (double)floor - VD{}, zero = {};
+    VD total = {};
     int64_t i = 0;
     for (; i + W <= count; i += W) {
         if (!any_at_least(load(x + i), splat(floor))) {
-            for (int j = 0; j < W; ++j) out[i + j] = 0.0;
+            memset(out + i, 0, W * sizeof(double));
             continue;
         }
-        for (int j = 0; j < W; j += kDoubles) {
-            double part[kDoubles];
-            for (int k = 0; k < kDoubles; ++k) {
-                const float value = x[i + j + k] >= floor ? x[i + j + k] : floor;
-                part[k] = ((double)value - (double)largest) * factor;
-            }
-            VD exponent;
-            memcpy(&exponent, part, sizeof exponent);
-            exponent = exp(exponent);
-            memcpy(part, &exponent, sizeof part);
-            for (int k = 0; k < kDoubles; ++k) part[k] = x[i + j + k] >= floor ? part[k] : 0.0;
-            memcpy(out + i + j, part, sizeof part);
-            for (int k = 0; k < kDoubles; ++k) total += part[k];
+        BITSMITH_EACH for (int j = 0; j < W; j += kDoubles) {
+            const VD value = widen(x + i + j);
+            const VD share = exp(((value >= lowest ? value : lowest) - peak) * factor);
+            const VD counted = value >= lowest ? share : zero;
+            store(out + i + j, counted);
+            total += counted;
         }
     }
+    double rest = 0.0;
     for (; i < count; ++i) {
-        VD one = (x[i] >= floor ? ((double)x[i] - (double)largest) * factor : 0.0) - VD{};
-        one = exp(one);
-        double part[kDoubles];
-        memcpy(part, &one, sizeof part);
-        out[i] = x[i] >= floor ? part[0] : 0.0;
-        total += out[i];
+        float one[kDoubles] = {};
+        for (float& value : one) value = x[i] >= floor ? x[i] : floor;
+        double share[kDoubles];
+        store(share, exp((widen(one) - peak) * factor));
+        out[i] = x[i] >= floor ? share[0] : 0.0;
+        rest += out[i];
     }
-    return total;
+    return sum(total) + rest;
+}
+
+// Leaves the shares of values above `cut`, and of equal ones up to index `last`, where they reach `least`; the others
+// become 0. Returns the sum.
+static double keep_above(const float* x, float cut, int64_t last, double least, int64_t count, double* share) {
+    const VD edge = (double)cut - VD{}, lowest = least - VD{}, zero = {};
+    VD total = {};
+    int64_t i = 0;
+    for (; i + W <= count && i + W - 1 <= last; i += W) {
+        BITSMITH_EACH for (int j = 0; j < W; j += kDoubles) {
+            const VD value = widen(x + i + j), one = load(share + i + j);
+            const VD likely = one >= lowest ? one : zero, kept = value >= edge ? likely : zero;
+            store(share + i + j, kept);
+            total += kept;
+        }
+    }
+    double rest = 0.0;
+    for (; i < count; ++i) {
+        if (!(share[i] >= least && (x[i] > cut || (x[i] == cut && i <= last)))) share[i] = 0.0;
+        rest += share[i];
+    }
+    return sum(total) + rest;
+}
+
+BITSMITH_OP int bucket_of(float x, float largest, float scale) {
+    const float at = (largest - x) * scale, end = (float)(kBuckets - 1);
+    return (int)(at < end ? at : end);
+}
+// mass[b] += shares of the values whose distance to the largest, times scale, lies in bucket b.
+static void bucket_mass(const float* x, const double* share, int64_t count, float largest, float scale, double* mass) {
+    constexpr int kPiece = 256;
+    int32_t at[kPiece];
+    for (int64_t i = 0; i < count; i += kPiece) {
+        const int length = count - i < kPiece ? (int)(count - i) : kPiece;
+        for (int j = 0; j < length; ++j) at[j] = bucket_of(x[i + j], largest, scale);
+        for (int j = 0; j < length; ++j) mass[at[j]] += share[i + j];
+    }
+}
+// ids of one bucket, in order. Returns how many; ids has room for `count`.
+static int64_t gather_bucket(const float* x, int64_t count, float largest, float scale, int bucket, int32_t* ids) {
+    constexpr int kPiece = 256;
+    int32_t at[kPiece];
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; i += kPiece) {
+        const int length = count - i < kPiece ? (int)(count - i) : kPiece;
+        int some = 0;
+        for (int j = 0; j < length; ++j) {
+            at[j] = bucket_of(x[i + j], largest, scale);
+            some |= at[j] == bucket;
+        }
+        if (!some) continue;
+        for (int j = 0; j < length; ++j) {
+            ids[found] = (int32_t)(i + j);
+            found += at[j] == bucket;
+        }
+    }
+    return found;
 }
 
 // ids of values ≥ floor, in order, offset by `first`. Returns how many; ids has room for `count`.

@@ -13,6 +13,8 @@ constexpr int kKeyTile = 16;
 constexpr int kKeyBlock = 64;  // positions whose scores are computed together
 constexpr int kMaxRows = 64;   // queries that share one pass over the cache
 
+constexpr int kBuckets = 1024;  // that logits are sorted into, for top-p
+
 struct CacheView {
     void* keys;
     void* values;
@@ -52,6 +54,9 @@ struct OpTable {
     // For sampling.
     float (*largest)(const float* x, int64_t count);
     double (*exp_sum)(const float* x, float largest, double factor, float floor, int64_t count, double* out);
+    double (*keep_above)(const float* x, float cut, int64_t last, double least, int64_t count, double* share);
+    void (*bucket_mass)(const float* x, const double* share, int64_t count, float largest, float scale, double* mass);
+    int64_t (*gather_bucket)(const float* x, int64_t count, float largest, float scale, int bucket, int32_t* ids);
     int64_t (*gather_above)(const float* x, int64_t count, float floor, int32_t first, int32_t* ids);
 };
 

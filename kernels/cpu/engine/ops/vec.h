@@ -260,7 +260,7 @@ BITSMITH_OP V load(const F16* from) {
     const VI body = (wide & splat_int(0x7fff)) << 13, sign = (wide & splat_int(0x8000)) << 16;
     const V value = as_float(body) * splat(5.192296858534828e33f);
     const V special = as_float(body | splat_int(0x7f800000));  // infinity and not a number
-    const V merged = select_less(splat(1.8e-34f), as_float(body), special, value);  // their patterns, seen as float32
+    const V merged = select_less(splat(0x1.fffffep-97f), as_float(body), special, value);  // their patterns, seen as float32
     return as_float(as_int(merged) | sign);
 #endif
 }
