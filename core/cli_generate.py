@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from core.runtime.results import Number
     from core.runtime.speed import Comparison, SpeedResult
     from core.runtime.sweep import Sweep
+    from core.runtime.weights import ReadProgress
 
 MAX_PROMPT = 1 << 24  # bytes of a prompt file; no context is so long
 SWEEP_CONTEXT = 128
@@ -81,18 +82,29 @@ def open_model(
         raise UserError(f"{args.threads} threads can not compute.", "Give 1 or more.")
     checkpoint = stack.enter_context(open_checkpoint(path))
     activations = Activations.EXACT if args.exact else Activations.FAST
-    model = load(checkpoint, capacity, sequences, activations, args.threads, token=token)
+    show = _show_loading if sys.stderr.isatty() and not args.json else None
+    try:
+        model = load(checkpoint, capacity, sequences, activations, args.threads, progress=show, token=token)
+    finally:
+        if show is not None:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     stack.callback(model.unload)
     return model
 
 
+def _show_loading(step: ReadProgress) -> None:
+    percent = 100 * step.bytes_done // max(step.bytes_total, 1)
+    print(f"\r\x1b[Kloading {percent} %", end="", file=sys.stderr, flush=True)
+
+
 def generate(args: argparse.Namespace, token: CancelToken) -> int:
-    from core.runtime.generate import Finish
+    from core.runtime.generate import Finish, warm_up
     from core.runtime.generate import generate as run
 
     request = _request(args)
     with ExitStack() as stack:
         model = open_model(stack, args.path, args, args.context, token)
+        warm_up(model, token)
         result = _drive(run(model, request, token), None if args.json else lambda event: _say(event.text))
         if not args.json:
             print(flush=True)

@@ -115,6 +115,19 @@ def percentile(values: Sequence[float], percent: float) -> float | None:
     return float(np.percentile(values, percent)) if len(values) else None
 
 
+WARM_UP = 8  # tokens of a first batch, whose buffers and pages the next ones find in place
+
+
+def warm_up(model: Model, cancel: CancelToken | None = None) -> None:
+    """A small prompt and a step that nobody waits for, so that the first one that counts is as fast as the others."""
+    cancel = cancel or CancelToken()
+    size = min(WARM_UP, model.capacity)
+    positions, last = np.arange(size, dtype=np.int32), np.array([size - 1], np.int32)
+    zeros = np.zeros(size, np.int32)
+    step(model, zeros, zeros, positions, last, cancel)
+    step(model, zeros[:1], zeros[:1], last, zeros[:1], cancel)
+
+
 def prompt_ids(model: Model, request: GenerateRequest) -> list[int]:
     """The tokens that a request starts from. Raises UserError for an empty prompt of a model without a start token."""
     if request.tokens:
