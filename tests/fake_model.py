@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from core.runtime.layers import sample_matrix
 from core.runtime.tokenizer.json_vocabulary import from_merges
 from core.runtime.tokenizer.text import Text, special_ids, token_names
 from kernels.matrix import Activations
-from kernels.program import CacheLayout, Linear, Program
+from kernels.program import CacheLayout, Embed, Linear, Program
 
 START, END = 256, 257
 NAMES = [  # a byte is its own token
@@ -73,12 +74,12 @@ class FakeEngine:
             assert array.ndim == 1
         if positions.size and positions.max() >= self.capacity:
             raise ValueError("past the capacity")
-        self._stop.clear()
+        self._check_stop()
         self.batches.append(len(tokens))
         until = time.perf_counter() + self.pause + self.pause_per_token * len(tokens)
         while (left := until - time.perf_counter()) > 0:
-            if self._stop.wait(min(left, 0.005)):
-                raise EngineStopped
+            self._stop.wait(min(left, 0.005))
+            self._check_stop()
         for token, sequence, position in zip(tokens, sequences, positions, strict=True):
             kept = self.kept[sequence]
             assert position <= len(kept)
@@ -92,6 +93,14 @@ class FakeEngine:
     def cancel(self) -> None:
         self._stop.set()
 
+    def resume(self) -> None:
+        self._stop.clear()
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            self._stop.clear()
+            raise EngineStopped
+
     def report(self) -> Sequence[Use]:
         return self.uses
 
@@ -100,7 +109,10 @@ def fake_program(rows: int = 64, columns: int = 32) -> Program:
     """Two layers and a head of matrices that are never multiplied."""
     layers = [sample_matrix("Q8_0", rows, columns), sample_matrix("BF16", columns, rows)]
     steps = [Linear(0, (matrix,), (1,)) for matrix in (*layers, *layers)]
-    return Program((*steps, Linear(0, (layers[0],), (1,), logits=True)), (columns, rows), 1, CacheLayout(((1, 8),), 8))
+    embed = Embed(sample_matrix("BF16", len(NAMES), columns), 0)
+    return Program(
+        (embed, *steps, Linear(0, (layers[0],), (1,), logits=True)), (columns, rows), 1, CacheLayout(((1, 8),), 8)
+    )
 
 
 class FakeModel:
@@ -124,7 +136,7 @@ class FakeModel:
         self.activations, self.cache_dtype = Activations.FAST, "F16"
         self.unloaded = False
 
-    @property
+    @cached_property
     def program(self) -> Program:
         return fake_program()
 

@@ -6,26 +6,25 @@ pipe does not make a model slow. Loading and warming up are not part of it.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import Self
 
 import numpy as np
 
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
+from core.runtime.layers import embedding_rows
 from core.runtime.model import Model
 from core.runtime.sampling import Sampler, Sampling
+from core.runtime.steps import Watch, step
 from core.runtime.stops import StopFinder
 from core.runtime.tokenizer import Message
 from core.runtime.usage import peak_rss, reset_peak
 
 PROMPT_BATCH = 256  # tokens a step of the prompt: enough to reuse each weight often, and soon done on small machines
-POLL = 0.02  # seconds between looks at the cancel token while the engine works
 
 
 class Finish(Enum):
@@ -157,6 +156,14 @@ def check_capacity(capacity: int, prompt: int, more: int | None) -> None:
         )
 
 
+def _check_tokens(prompt: Sequence[int], rows: int | None) -> None:
+    if rows is not None and not 0 <= min(prompt) <= max(prompt) < rows:
+        raise UserError(
+            f"The prompt has the token {max(prompt):,}, but the model's embedding only {rows:,} rows.",
+            "Use the tokenizer that belongs to these weights.",
+        )
+
+
 def generate(
     model: Model, request: GenerateRequest, cancel: CancelToken | None = None
 ) -> Generator[TokenEvent, None, GenerationResult]:
@@ -192,7 +199,7 @@ def generate_batch(
     clock = _Clock()
     with clock:
         runs = [_Run(model, request, slot) for slot, request in enumerate(requests)]
-    with _Watch(model, cancel):
+    with Watch((model,), cancel):
         try:
             yield from _prompts(model, runs, clock, cancel)
             while active := [run for run in runs if run.finish is None]:
@@ -215,23 +222,6 @@ def generate_batch(
                 run.finish = run.finish or Finish.CANCELLED
     peak = peak_rss()
     return tuple(run.result(peak) for run in runs)
-
-
-def step(
-    model: Model,
-    tokens: np.ndarray,
-    sequences: np.ndarray,
-    positions: np.ndarray,
-    wanted: np.ndarray,
-    cancel: CancelToken,
-) -> np.ndarray:
-    """One run of the engine, float32 [wanted, vocabulary]. Raises Cancelled when it was stopped inside."""
-    try:
-        return model.engine.run(tokens, sequences, positions, wanted)
-    except Exception:
-        if cancel.cancelled:
-            raise Cancelled from None
-        raise
 
 
 def _prompts(
@@ -284,6 +274,7 @@ class _Run:
         self.sampler = Sampler(request.sampling)
         self.prompt = prompt_ids(model, request)
         check_capacity(model.capacity, len(self.prompt), request.max_tokens)
+        _check_tokens(self.prompt, embedding_rows(model.program))
         self.capacity = model.capacity
         self.ends = frozenset() if request.ignore_end else model.text.ids.ends
         self.stream = model.text.stream(after=self.prompt)
@@ -339,27 +330,3 @@ def _details(logits: np.ndarray, token: int) -> tuple[float, float]:
     values = logits.astype(np.float64)
     second, first = np.partition(values, -2)[-2:] if values.size > 1 else (-np.inf, values[0])
     return float(values[token] - first - np.log(np.exp(values - first).sum())), float(first - second)
-
-
-class _Watch:
-    """Hands a cancel on to the engine while it works: a batch of a large model takes longer than one wants to wait."""
-
-    def __init__(self, model: Model, cancel: CancelToken) -> None:
-        self._model, self._cancel = model, cancel
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._poll, name="cancel-watch", daemon=True)
-
-    def _poll(self) -> None:
-        while not self._done.wait(POLL):
-            if self._cancel.cancelled:
-                self._model.engine.cancel()
-                return
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join()

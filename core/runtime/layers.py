@@ -10,7 +10,7 @@ import numpy as np
 from kernels import ops
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 from kernels.matrix import Matrix, from_blocks, from_elements, from_groups
-from kernels.program import Experts, Linear, Program
+from kernels.program import Embed, Experts, Linear, Program
 
 SQUARE = 4096  # rows and columns of the layer that all models are compared on
 _TILE = 16  # rows of random weights that are repeated: their values do not matter, only that they are no zeros
@@ -24,6 +24,11 @@ def step_matrices(program: Program) -> Iterator[tuple[Matrix, int]]:
             yield from ((matrix, 1) for matrix in part.weights)
         elif isinstance(part, Experts):
             yield from ((group[0], part.used) for group in (part.gates, part.ups, part.downs) if group)
+
+
+def embedding_rows(program: Program) -> int | None:
+    """How many tokens the model knows; None for a program without an embedding."""
+    return next((part.weight.rows for part in program.steps if isinstance(part, Embed)), None)
 
 
 def decode_flops(program: Program) -> float:

@@ -36,7 +36,11 @@ class Engine(Protocol):
         self, tokens: np.ndarray, sequences: np.ndarray, positions: np.ndarray, wanted: np.ndarray
     ) -> np.ndarray: ...
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Stop the run that goes on, or the next one; from any thread."""
+
+    def resume(self) -> None:
+        """Forget a cancel that met no run."""
 
     def report(self) -> Sequence[KernelUse]: ...
 

@@ -18,9 +18,11 @@ import psutil
 from core.errors import UserError
 from core.hardware.bandwidth import array_size, last_level_cache, read_bandwidth
 from core.progress import CancelToken
-from core.runtime.generate import PROMPT_BATCH, percentile, step
+from core.runtime.generate import PROMPT_BATCH, percentile
+from core.runtime.layers import embedding_rows
 from core.runtime.model import KernelUse, Model
 from core.runtime.results import Number
+from core.runtime.steps import Watch, step
 from core.runtime.usage import Energy, EnergyMeter, peak_rss, reset_peak
 from core.threads import worker_count
 from core.units import format_bytes, format_percent
@@ -206,7 +208,7 @@ class _Measurement:
 def _tokens(model: Model, count: int) -> np.ndarray:
     """Tokens of no meaning, the same ones every time: int32 [count]."""
     rng = np.random.default_rng(SEED)
-    return rng.integers(0, max(model.text.count, 1), count).astype(np.int32)
+    return rng.integers(0, embedding_rows(model.program) or 1, count).astype(np.int32)
 
 
 def measure(
@@ -216,18 +218,19 @@ def measure(
     cancel = cancel or CancelToken()
     sides = [_Measurement(model, settings, cancel) for model in models]
     reset_peak()
-    for side in sides:
-        side.warm_up()
     bandwidths = []
-    total = settings.runs * len(sides)
-    for run in range(settings.runs):
-        order = list(enumerate(sides))
-        if run % 2:
-            order.reverse()  # none is always the one that runs on what the other left in the caches
-        for done, (number, side) in enumerate(order):
-            side.run()
-            yield SpeedStep(number, run, (run * len(sides) + done + 1) / total)
-        bandwidths.append(_bandwidth())
+    with Watch(models, cancel):
+        for side in sides:
+            side.warm_up()
+        total = settings.runs * len(sides)
+        for run in range(settings.runs):
+            order = list(enumerate(sides))
+            if run % 2:
+                order.reverse()  # none is always the one that runs on what the other left in the caches
+            for done, (number, side) in enumerate(order):
+                side.run()
+                yield SpeedStep(number, run, (run * len(sides) + done + 1) / total)
+            bandwidths.append(_bandwidth())
     best = max(bandwidths)
     return tuple(side.result(best or None) for side in sides)
 

@@ -21,10 +21,11 @@ import psutil
 from core.errors import UserError
 from core.hardware.bandwidth import last_level_cache, measured_bandwidth
 from core.progress import CancelToken
-from core.runtime.generate import PROMPT_BATCH, step
+from core.runtime.generate import PROMPT_BATCH
 from core.runtime.layers import decode_flops
 from core.runtime.model import Model
 from core.runtime.results import Number
+from core.runtime.steps import Watch, step
 from kernels.matrix import Activations, Matrix, product
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -229,18 +230,19 @@ def decode_sweep(
     left_out = [batch for batch in batches if batch > most]
     points: list[SweepPoint] = []
     filled = 0
-    for batch in [b for b in batches if b <= most]:
-        for model in models:
-            for sequence in range(filled, batch):
-                _fill(model, sequence, context, cancel)
-        filled = max(filled, batch)
-        # What a step reads is larger than the caches, or it really stays there from step to step: nothing to empty.
-        runs = [_decode_step(model, batch, context, cancel) for model in models]
-        for number, seconds in enumerate(_alternate(runs, cancel, empty=False)):
-            model = models[number]
-            flops = decode_flops(model.program) * batch
-            points.append(SweepPoint(number, batch, seconds, float(model.engine.bytes_per_token), flops))
-            yield points[-1]
+    with Watch(models, cancel):
+        for batch in [b for b in batches if b <= most]:
+            for model in models:
+                for sequence in range(filled, batch):
+                    _fill(model, sequence, context, cancel)
+            filled = max(filled, batch)
+            # What a step reads is larger than the caches, or really stays there from step to step: nothing to empty.
+            runs = [_decode_step(model, batch, context, cancel) for model in models]
+            for number, seconds in enumerate(_alternate(runs, cancel, empty=False)):
+                model = models[number]
+                flops = decode_flops(model.program) * batch
+                points.append(SweepPoint(number, batch, seconds, float(model.engine.bytes_per_token), flops))
+                yield points[-1]
     reads = [float(model.engine.bytes_per_token) for model in models]
     copy = decode_flops(models[0].program)  # two operations a weight, two bytes a weight
     return Sweep(

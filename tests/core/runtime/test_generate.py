@@ -213,6 +213,31 @@ def test_an_error_of_the_engine_is_not_hidden() -> None:
         run(model, tokens=(1,), max_tokens=50)
 
 
+def test_a_cancel_between_two_steps_does_not_reach_the_next_generation() -> None:
+    model = FakeModel(lambda token: 97)
+    token = CancelToken()
+    job = generate(model, GenerateRequest(tokens=(1,)), token)
+    next(job)
+    token.cancel()
+    time.sleep(0.1)  # the engine has been told by now
+    _, result = drive(job)
+    assert result.finish is Finish.CANCELLED
+    assert run(model, tokens=(1,), max_tokens=3)[1].text == "aaa"
+
+
+def test_a_generation_that_is_given_up_leaves_no_thread() -> None:
+    job = generate(FakeModel(lambda token: 97), GenerateRequest(tokens=(1,)))
+    next(job)
+    assert any(t.name == "cancel-watch" for t in threading.enumerate())
+    job.close()
+    assert not any(t.name == "cancel-watch" for t in threading.enumerate())
+
+
+def test_tokens_that_the_embedding_does_not_have() -> None:
+    with pytest.raises(UserError, match="has the token 260, but the model's embedding only 260 rows"):
+        run(FakeModel(lambda token: 97), tokens=(1, 260), max_tokens=1)
+
+
 def test_a_slow_reader_does_not_count() -> None:
     model = FakeModel(b"xab")
     for _ in (job := generate(model, GenerateRequest(prompt="x"))):

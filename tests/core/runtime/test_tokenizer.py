@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_models import byte_tokens, write_llama
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from core.checkpoint import open_checkpoint
 from core.errors import UserError
@@ -322,6 +322,37 @@ def test_a_folder_with_tokenizer_json(tmp_path: Path) -> None:
     assert (text.ids.bos, text.ids.eos, text.ids.ends) == (0, 1, {1, 5})
     assert text.chat([Message("user", "x")]) == "x<|end|>"
     assert text.vocabulary.piece(10**6) == b""  # a padding row of the embedding
+
+
+def test_pieces_in_tokenizer_json(tmp_path: Path) -> None:
+    """As Llama 2 has them: spaces marked, one put in front and taken away again, bytes for what no piece covers."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "\u2581", "f", "o", "x", "\u2581f", "ox"]
+    tokens += ["\u2581fox"]
+    model = models.BPE(
+        {t: i for i, t in enumerate(tokens)},
+        [("\u2581", "f"), ("o", "x"), ("\u2581f", "ox")],
+        unk_token="<unk>",
+        byte_fallback=True,
+        fuse_unk=True,
+    )
+    theirs = Tokenizer(model)
+    theirs.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    theirs.decoder = decoders.Sequence(steps)
+    theirs.add_special_tokens(["<unk>", "<s>", "</s>"])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    text = open_folder(tmp_path, {})
+    for sample in NASTY + mixed():
+        ids = theirs.encode(sample).ids
+        assert text.encode(sample, parse_special=True) in ([1, *ids], ids)
+        if "<" not in sample:
+            assert text.encode(sample) == [1, *ids]
+            assert streamed(text, ids) == theirs.decode(ids) == sample
+    assert [text.vocabulary.token_text(i) for i in text.encode("fox fox")] == ["<s>", "\u2581fox", "\u2581fox"]
+    assert streamed(text, text.encode("fox")[1:], after=text.encode("fox")) == " fox"
+    assert text.ids.ends == {2}
 
 
 def test_what_the_post_processor_adds(tmp_path: Path) -> None:
