@@ -56,7 +56,7 @@ class MainWindow(QMainWindow):
         self._restore_size()
         self.show_page("model")
 
-    def page(self, key: str) -> Page:
+    def page(self, key: str, *, styled_later: bool = False) -> Page:
         """The page with that key, built if this is the first time it is asked for."""
         if key not in self._pages:
             module, name = PAGES[key].split(":")
@@ -64,7 +64,7 @@ class MainWindow(QMainWindow):
             self._pages[key] = page
             self._stack.addWidget(page)
             for part in page.parts():
-                self.services.themes.dress(part)
+                self.services.themes.dress(part, later=styled_later)
             _let_drops_through(page)
         return self._pages[key]
 
@@ -229,7 +229,7 @@ class MainWindow(QMainWindow):
         missing = next((key for key in PAGES if key not in self._pages), None)
         plot = next((panel for panel in self.findChildren(PlotPanel) if not panel.prepared), None)
         if missing is not None:
-            self.page(missing)
+            self.page(missing, styled_later=True)
         elif plot is not None:
             plot.prepare()
         else:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from PySide6.QtCore import QObject, Qt, Signal
+import shiboken6
+from PySide6.QtCore import QObject, Qt, QTimer, Signal
 from PySide6.QtGui import QColor, QFont, QFontDatabase, QGuiApplication, QPalette
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QWidget
 
 from app.assets import FONTS
 
@@ -194,7 +195,11 @@ def palette(theme: Theme) -> QPalette:
 
 
 class ThemeManager(QObject):
-    """Holds the theme in force and applies it to the whole application. `changed` carries the new Theme."""
+    """Holds the theme in force and applies it: palette, icons, and the style sheet of what was dressed.
+
+    `changed` carries the new Theme. The style sheet is not the application's: Qt would style everything below a widget
+    anew each time that one is given a parent, and all widgets, hidden ones too, at once.
+    """
 
     changed = Signal(object)
 
@@ -203,6 +208,11 @@ class ThemeManager(QObject):
         self._mode = "system"
         self._theme = LIGHT
         self._applied = False
+        self._sheet = ""
+        self._roots: list[QWidget] = []
+        self._waiting: list[QWidget] = []  # dressed in an older theme, what can be seen first
+        self._next = QTimer(self, singleShot=True, interval=0)
+        self._next.timeout.connect(self._dress_next)
         with contextlib.suppress(AttributeError):  # no application yet: tests that only read colours
             QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_system_changed)
 
@@ -221,6 +231,40 @@ class ThemeManager(QObject):
         self._mode = mode
         self._apply(_system_theme() if mode == "system" else THEMES[mode])
 
+    def dress(self, root: QWidget, *, later: bool = False) -> None:
+        """Give a widget and all below it the style sheet, from now on that of the theme in force.
+
+        When the theme changes, one root follows after the other and the event loop turns in between: a window has
+        several, each small enough to be styled within a frame. later: the first time, too, wait for one's turn.
+        """
+        self._roots = [r for r in self._roots if shiboken6.isValid(r)]
+        self._roots.append(root)
+        if later:
+            self._waiting.append(root)
+            self._next.start()
+        else:
+            root.setStyleSheet(self._sheet)
+
+    @property
+    def dressing(self) -> bool:
+        """Whether something still waits for its turn."""
+        return bool(self._waiting)
+
+    def _dress_next(self) -> None:
+        while self._waiting and not shiboken6.isValid(self._waiting[0]):
+            del self._waiting[0]
+        if self._waiting:
+            root = self._waiting.pop(0)
+            root.setStyleSheet(self._sheet)
+            self._next.start()
+        if not any(shiboken6.isValid(r) and r.isVisible() for r in self._waiting):
+            self._freeze(False)
+
+    def _freeze(self, frozen: bool) -> None:
+        """No picture while half of a window has the old colours."""
+        for window in {r.window() for r in self._roots if shiboken6.isValid(r)}:
+            window.setUpdatesEnabled(not frozen)
+
     def _on_system_changed(self, _scheme: object) -> None:
         if self._mode == "system":
             self._apply(_system_theme())
@@ -238,9 +282,14 @@ class ThemeManager(QObject):
                 load_fonts()
                 app.setStyle("Fusion")
                 app.setFont(ui_font())
-            app.setPalette(palette(theme))
-            app.setStyleSheet(stylesheet(theme))
             self._applied = True
+            app.setPalette(palette(theme))
+            self._sheet = stylesheet(theme)
+            self._waiting = [r for r in self._roots if shiboken6.isValid(r)]
+            self._waiting.sort(key=lambda r: not r.isVisible())
+            if self._waiting:
+                self._freeze(True)
+                self._next.start()
         refresh_icons(theme)
         self.changed.emit(theme)
 

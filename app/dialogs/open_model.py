@@ -7,6 +7,7 @@ from pathlib import Path
 from PySide6.QtWidgets import QDialog, QFileDialog, QHeaderView, QSplitter, QToolButton, QWidget
 
 from app.icons import set_icon
+from app.theme import themes
 
 SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 FILTER = "Models (*.gguf *.safetensors *.bin *.pt *.pth *.json);;All files (*)"
@@ -31,6 +32,7 @@ class ModelDialog(QFileDialog):
     def __init__(self, parent: QWidget | None, start: str, *, folder: bool) -> None:
         super().__init__(parent, "Open a model folder" if folder else "Open a model file or folder", start)
         self.setOption(QFileDialog.Option.DontUseNativeDialog)
+        themes().dress(self)
         self.setOption(QFileDialog.Option.ShowDirsOnly, False)
         self.setFileMode(QFileDialog.FileMode.Directory if folder else QFileDialog.FileMode.ExistingFile)
         self.setNameFilter(FILTER)

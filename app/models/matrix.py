@@ -66,6 +66,13 @@ class MatrixModel(QAbstractTableModel):
         self.rows = tuple(Judged(r.target, r.misfits, tuple(r.cells[i] for i in useful)) for r in rows)
         self.endResetModel()
 
+    def texts(self) -> list[set[str]]:
+        """What stands in each column."""
+        return [
+            {self.data(self.index(row, column)) for row in range(len(self.rows))}
+            for column in range(self.columnCount())
+        ]
+
     def row_of(self, target: str) -> int:
         """The row of a target's name, −1 when it has none."""
         return next((i for i, row in enumerate(self.rows) if row.target.name == target), -1)

@@ -41,6 +41,7 @@ class PlotPanel(QWidget):
         self._name = name
         self._empty_text = empty
         self._plot: pyqtgraph.PlotWidget | None = None
+        self._painted = False
         self._cursor: pyqtgraph.InfiniteLine | None = None
         self.title = ElidedLabel(name, "heading")
         self.note = label("", "warning", wrap=True)
@@ -72,8 +73,8 @@ class PlotPanel(QWidget):
 
     @property
     def prepared(self) -> bool:
-        """Whether the plot itself exists already."""
-        return self._plot is not None
+        """Whether the plot itself exists already and has been painted."""
+        return self._painted
 
     @property
     def has_data(self) -> bool:
@@ -110,13 +111,16 @@ class PlotPanel(QWidget):
         self.setAccessibleDescription(" ".join(part for part in (self.describe(), note) if part))
 
     def prepare(self) -> None:
-        """Make the empty plot ahead of its first data, and paint it once out of sight: a fifth of a second."""
+        """Make the empty plot ahead of its first data and, when called again, paint it once out of sight."""
         if self._plot is None:
-            plot = self._ensure_plot()
-            self._style(plot, current())
-            plot.plot([0.0, 1.0, 2.0], [1.0, 2.0], stepMode="center", fillLevel=0.0, brush=current().color("muted"))
-            plot.grab()
-            plot.clear()
+            self._style(self._ensure_plot(), current())
+        elif not self._painted:
+            self._painted = True
+            if not self.has_data:
+                brush = current().color("muted")
+                self._plot.plot([0.0, 1.0, 2.0], [1.0, 2.0], stepMode="center", fillLevel=0.0, brush=brush)
+                self._plot.grab()
+                self._plot.clear()
 
     def read_hint(self) -> str:
         """What the read-out says while the pointer is elsewhere. Keeps the line's height, so nothing jumps."""
@@ -230,13 +234,12 @@ class PlotPanel(QWidget):
         if self._plot is None:
             import pyqtgraph
 
-            plot = self._plot = pyqtgraph.PlotWidget()
+            plot = self._plot = pyqtgraph.PlotWidget(enableMenu=False)
             plot.setFrameShape(plot.Shape.NoFrame)
             plot.setAccessibleName(f"{self._name}, plot")
             plot.setFocusPolicy(
                 Qt.FocusPolicy.NoFocus
             )  # the panel's description and menu are what the keyboard reaches
-            plot.setMenuEnabled(False)
             plot.hideButtons()
             plot.scene().sigMouseMoved.connect(self._on_pointer)
             self._figure_layout.addWidget(plot)

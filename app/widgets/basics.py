@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QRectF, QSize, Qt
 from PySide6.QtGui import QAction, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QBoxLayout, QFrame, QHBoxLayout, QLabel, QPushButton, QSpinBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QBoxLayout,
+    QFrame,
+    QHBoxLayout,
+    QLabel,
+    QPushButton,
+    QSpinBox,
+    QSplitter,
+    QSplitterHandle,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.icons import pixmap, set_icon
 from app.theme import DISPLAY, FOCUS_WIDTH, RADIUS, SPACE_2, SPACE_3, SPACE_4, SPACE_6, current, themes
@@ -111,6 +122,23 @@ class PrimaryButton(QPushButton):
             painter.setRenderHint(QPainter.RenderHint.Antialiasing)
             painter.setPen(QPen(current().color("on_accent"), FOCUS_WIDTH))
             painter.drawRoundedRect(QRectF(self.rect()).adjusted(3, 3, -3, -3), RADIUS - 2, RADIUS - 2)
+
+
+class Splitter(QSplitter):
+    """Two parts and an empty gap between them that can be dragged."""
+
+    def __init__(self, gap: int) -> None:
+        super().__init__(Qt.Orientation.Horizontal)
+        self.setChildrenCollapsible(False)
+        self.setHandleWidth(gap)
+
+    def createHandle(self) -> QSplitterHandle:
+        return _Gap(self.orientation(), self)
+
+
+class _Gap(QSplitterHandle):
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        pass
 
 
 class Card(QFrame):

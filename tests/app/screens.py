@@ -33,6 +33,7 @@ class Camera:
         themes = self.window.services.themes
         for theme in sorted(THEMES, key=lambda theme: theme != themes.theme.name):
             themes.set_mode(theme)
+            self.wait(lambda: not themes.dressing)
             self.rest(0.03)
             path = self.folder / f"{name}-{theme}.png"
             self.window.grab().save(str(path))

@@ -73,6 +73,7 @@ def test_style_sheet_keeps_tabular_digits(services: Services, qtbot) -> None:  #
         label = QLabel("111.1")
         qtbot.addWidget(label)
         label.setProperty("textRole", role)
+        services.themes.dress(label)
         label.ensurePolished()
         width = label.fontMetrics().horizontalAdvance
         assert width("111.1") == width("888.8"), role
@@ -110,12 +111,20 @@ def test_icons_follow_the_theme(services: Services, qtbot) -> None:  # type: ign
 
 def test_switching_restyles_and_tells(services: Services, qtbot) -> None:  # type: ignore[no-untyped-def]
     services.themes.set_mode("light")
+    shown, hidden = QLabel("shown"), QLabel("hidden")
+    for label in (hidden, shown):
+        qtbot.addWidget(label)
+        services.themes.dress(label)
+        assert LIGHT.surface in label.styleSheet()
+    shown.show()
     with qtbot.waitSignal(services.themes.changed):
         services.themes.set_mode("dark")
     app = QApplication.instance()
     assert isinstance(app, QApplication)
     assert app.palette().window().color().name().upper() == DARK.window
-    assert DARK.surface in app.styleSheet()
+    qtbot.waitUntil(lambda: DARK.surface in shown.styleSheet())
+    assert shown.updatesEnabled()
+    qtbot.waitUntil(lambda: DARK.surface in hidden.styleSheet())
     with pytest.raises(ValueError, match="purple"):
         services.themes.set_mode("purple")
 
@@ -140,6 +149,7 @@ def test_focus_is_a_ring_of_two_pixels(services: Services, qtbot, theme: Theme) 
         (PrimaryButton("Convert"), theme.on_accent, 2),
     ):
         qtbot.addWidget(control)
+        services.themes.dress(control)
         control.resize(120, 32)
         control.show()
         control.activateWindow()

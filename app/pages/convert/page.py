@@ -9,7 +9,6 @@ from PySide6.QtWidgets import (
     QFrame,
     QHBoxLayout,
     QScrollArea,
-    QSplitter,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
@@ -27,7 +26,7 @@ from app.plots import ErrorHistogram, HistogramSeries
 from app.services import Services
 from app.session import Session
 from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
-from app.widgets.basics import Card, EmptyState, PrimaryButton, label
+from app.widgets.basics import Card, EmptyState, PrimaryButton, Splitter, label
 from app.widgets.text import explain
 from core import units
 from core.errors import UserError
@@ -119,13 +118,10 @@ class ConvertPage(Page):
         self._area.setWidget(inside)
         plot = Card()
         plot.add(self.histogram, 1)
-        self._split = QSplitter(Qt.Orientation.Horizontal)
-        self._split.setChildrenCollapsible(False)
-        self._split.setHandleWidth(SPACE_4)
+        self._split = Splitter(SPACE_4)
         self._split.addWidget(self.table)
         self._split.addWidget(plot)
         self._split.setSizes([612, 276])
-        self._split.setStyleSheet("QSplitter::handle { background: transparent; }")
         head = QHBoxLayout()
         head.setSpacing(SPACE_3)
         head.addWidget(self.title_text)

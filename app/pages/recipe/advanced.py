@@ -139,6 +139,8 @@ def scrolled(panel: QWidget) -> QScrollArea:
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setWidget(panel)
+    for each in (area.viewport(), panel):
+        each.setAutoFillBackground(False)  # `setWidget` turns it on; the page's own background is right
     return area
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, QSize, Qt, Signal
+from PySide6.QtGui import QFontMetrics
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QVBoxLayout, QWidget
 
 from app.jobs.plan import with_target
-from app.models.matrix import MatrixModel
+from app.models.matrix import NAME, MatrixModel
 from app.session import Session
-from app.theme import ROW_HEIGHT, SPACE_2, SPACE_3
+from app.theme import ROW_HEIGHT, SPACE_2, SPACE_3, mono_font
 from app.widgets.basics import label
 from core.assign import LINEAR_ROLES
 from core.checkpoint import Container
 from core.hardware.matrix import hardware_classes
 from core.recipe import Recipe
 from core.tensor_info import Role
+
+ICON_ROOM = 20  # of a cell: the icon and the gap behind it
+CELL_PADDING = 20
+BOLD_ROOM = 8  # of a header: the style sheet, which comes later, makes it bold
 
 
 class FormatsPanel(QWidget):
@@ -39,7 +44,7 @@ class FormatsPanel(QWidget):
         self.view.verticalHeader().hide()
         self.view.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
         self.view.horizontalHeader().setHighlightSections(False)
-        self.view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.ResizeToContents)
+        self.view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
         self.device = label("", "muted", wrap=True)
         self.reason = label("", wrap=True, selectable=True)
         self.reason.setAccessibleName("What the selected cell means")
@@ -54,6 +59,7 @@ class FormatsPanel(QWidget):
         self.view.clicked.connect(self._choose)
         self.view.activated.connect(self._choose)
         self.view.selectionModel().currentChanged.connect(lambda index, _old: self._explain(index))
+        self.model.modelReset.connect(self._fit_columns)
         self.model.modelReset.connect(self._select)
 
     def show_session(self, session: Session) -> None:
@@ -80,6 +86,15 @@ class FormatsPanel(QWidget):
         """Select the recipe's target; nothing is emitted."""
         self._recipe = recipe
         self._select()
+
+    def _fit_columns(self) -> None:
+        """Once for each filling: a header that follows its contents asks every cell at every change of anything."""
+        metrics, header = self.view.fontMetrics(), self.view.horizontalHeader()
+        mono = QFontMetrics(mono_font())
+        for column, texts in enumerate(self.model.texts()):
+            widest = max((mono if column == NAME else metrics).horizontalAdvance(text) for text in texts)
+            width = widest + CELL_PADDING + (0 if column == NAME else ICON_ROOM)
+            header.resizeSection(column, max(width, header.sectionSizeHint(column) + BOLD_ROOM))
 
     def _select(self) -> None:
         row = self.model.row_of(self._recipe.target)

@@ -9,7 +9,6 @@ from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import (
     QAbstractButton,
     QHBoxLayout,
-    QSplitter,
     QStackedWidget,
     QVBoxLayout,
     QWidget,
@@ -28,7 +27,7 @@ from app.pages.recipe.preview import PreviewCard
 from app.services import Services
 from app.session import Session
 from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
-from app.widgets.basics import EmptyState, PrimaryButton, button, label, quiet_button, set_available
+from app.widgets.basics import EmptyState, PrimaryButton, Splitter, button, label, quiet_button, set_available
 from app.widgets.text import ElidedLabel
 from core.errors import UserError
 from core.plan import Plan
@@ -64,6 +63,10 @@ class RecipePage(Page):
     def primary(self) -> QAbstractButton | None:
         return self.convert if self._stack.currentWidget() is self._loaded else self.empty_button
 
+    def parts(self) -> tuple[QWidget, ...]:
+        bar = self._results.verticalScrollBar()
+        return self._empty, self._head, self._simple, self.advanced, self.where, self.outcome, self.preview, bar
+
     def shown(self) -> None:
         self._refresh_output()
 
@@ -98,7 +101,9 @@ class RecipePage(Page):
             self.empty_button,
             icon=self.icon,
         )
-        head = QHBoxLayout()
+        self._head = QWidget()
+        head = QHBoxLayout(self._head)
+        head.setContentsMargins(0, 0, 0, 0)
         head.setSpacing(SPACE_2)
         words = QVBoxLayout()
         words.setSpacing(2)
@@ -108,15 +113,15 @@ class RecipePage(Page):
         head.addWidget(self.reason)
         head.addWidget(self.more)
         head.addWidget(self.convert)
-        simple = QWidget()
-        column = QVBoxLayout(simple)
+        self._simple = QWidget()
+        column = QVBoxLayout(self._simple)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_2)
         column.addWidget(self.presets)
         column.addWidget(self.again, 0, Qt.AlignmentFlag.AlignLeft)
         column.addStretch(1)
         self._left = QStackedWidget()
-        self._left.addWidget(simple)
+        self._left.addWidget(self._simple)
         self._left.addWidget(self.advanced)
         left = QWidget()
         choices = QVBoxLayout(left)
@@ -130,18 +135,16 @@ class RecipePage(Page):
         results.setSpacing(SPACE_3)
         results.addWidget(self.outcome)
         results.addWidget(self.preview, 1)
-        self._split = QSplitter(Qt.Orientation.Horizontal)
-        self._split.setChildrenCollapsible(False)
-        self._split.setHandleWidth(SPACE_4)
+        self._split = Splitter(SPACE_4)
         self._split.addWidget(left)
-        self._split.addWidget(scrolled(right))
+        self._results = scrolled(right)
+        self._split.addWidget(self._results)
         self._split.setSizes(EVEN)
-        self._split.setStyleSheet("QSplitter::handle { background: transparent; }")
         self._loaded = QWidget()
         layout = QVBoxLayout(self._loaded)
         layout.setContentsMargins(PAGE_MARGIN, SPACE_4, PAGE_MARGIN, SPACE_3)
         layout.setSpacing(SPACE_3)
-        layout.addLayout(head)
+        layout.addWidget(self._head)
         layout.addWidget(self._split, 1)
         self._stack = QStackedWidget()
         self._stack.addWidget(self._empty)
