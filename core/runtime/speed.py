@@ -178,7 +178,7 @@ class _Measurement:
     def _run(self, tokens: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         return step(self.model, tokens, np.zeros(len(tokens), np.int32), positions, wanted, self.cancel)
 
-    def result(self, bandwidth: float | None) -> SpeedResult:
+    def result(self, bandwidth: float | None, peak: int) -> SpeedResult:
         s, model = self.settings, self.model
         every = [1000 * t for taken in self.steps for t in taken]
         prompt_rates = tuple(s.prompt_tokens / t for t in self.prompts)
@@ -192,7 +192,7 @@ class _Measurement:
             ttft_ms=1000 * median(self.prompts),
             itl_p50_ms=percentile(every, 50) or 0.0,
             itl_p95_ms=percentile(every, 95) or 0.0,
-            peak_rss_bytes=peak_rss(),
+            peak_rss_bytes=peak,
             weight_bytes=model.weight_bytes,
             bytes_per_token=model.engine.bytes_per_token,
             bandwidth=bandwidth,
@@ -218,7 +218,7 @@ def measure(
     cancel = cancel or CancelToken()
     sides = [_Measurement(model, settings, cancel) for model in models]
     reset_peak()
-    bandwidths = []
+    bandwidths, peak = [], 0
     with Watch(models, cancel):
         for side in sides:
             side.warm_up()
@@ -230,9 +230,11 @@ def measure(
             for done, (number, side) in enumerate(order):
                 side.run()
                 yield SpeedStep(number, run, (run * len(sides) + done + 1) / total)
+            if not run:
+                peak = peak_rss()  # before the bandwidth's own array; later runs take no more than the first
             bandwidths.append(_bandwidth())
     best = max(bandwidths)
-    return tuple(side.result(best or None) for side in sides)
+    return tuple(side.result(best or None, peak) for side in sides)
 
 
 def _bandwidth() -> float:

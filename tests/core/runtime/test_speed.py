@@ -88,6 +88,18 @@ def test_two_in_alternation() -> None:
     assert found.why.startswith("A token takes")
 
 
+def test_the_array_that_measures_bandwidth_is_not_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numpy as np
+
+    def large() -> float:
+        return float(np.ones(200 << 20, np.uint8)[-1])
+
+    monkeypatch.setattr(speed, "_bandwidth", large)
+    _, (found,) = drive(measure([model()], BenchSettings(8, 4, runs=2)))
+    reset_peak()
+    assert found.peak_rss_bytes < peak_rss() + (100 << 20)
+
+
 def test_cancelled_inside_a_run() -> None:
     token = CancelToken()
     job = measure([model()], BenchSettings(8, 4, runs=3), token)
