@@ -74,12 +74,12 @@ class FakeEngine:
             assert array.ndim == 1
         if positions.size and positions.max() >= self.capacity:
             raise ValueError("past the capacity")
-        self._check_stop()
+        self._stop.clear()
         self.batches.append(len(tokens))
         until = time.perf_counter() + self.pause + self.pause_per_token * len(tokens)
         while (left := until - time.perf_counter()) > 0:
-            self._stop.wait(min(left, 0.005))
-            self._check_stop()
+            if self._stop.wait(min(left, 0.005)):
+                raise EngineStopped
         for token, sequence, position in zip(tokens, sequences, positions, strict=True):
             kept = self.kept[sequence]
             assert position <= len(kept)
@@ -92,14 +92,6 @@ class FakeEngine:
 
     def cancel(self) -> None:
         self._stop.set()
-
-    def resume(self) -> None:
-        self._stop.clear()
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            self._stop.clear()
-            raise EngineStopped
 
     def report(self) -> Sequence[Use]:
         return self.uses

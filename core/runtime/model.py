@@ -37,10 +37,7 @@ class Engine(Protocol):
     ) -> np.ndarray: ...
 
     def cancel(self) -> None:
-        """Stop the run that goes on, or the next one; from any thread."""
-
-    def resume(self) -> None:
-        """Forget a cancel that met no run."""
+        """Stop the run that goes on, from another thread; without one, nothing happens."""
 
     def report(self) -> Sequence[KernelUse]: ...
 

@@ -43,7 +43,6 @@ class Sampler:
     def __init__(self, sampling: Sampling) -> None:
         sampling.check()
         self._sampling = sampling
-        self._random = np.random.default_rng(sampling.seed)
 
     def choose(self, logits: np.ndarray, prompt: Sequence[int], tokens: Sequence[int]) -> int:
         """The next token. logits: float32 [vocabulary]. prompt, tokens: what came before it."""
@@ -53,9 +52,6 @@ class Sampler:
         from kernels.engine import sample
 
         recent = [*prompt[-REPETITION_WINDOW:], *tokens][-REPETITION_WINDOW:] if s.repetition != 1 else []
-        draw = int(self._random.integers(1 << 63))
-        return int(
-            sample(
-                logits, np.array(recent, np.int32), s.temperature, s.top_k, s.top_p, s.min_p, s.repetition, seed=draw
-            )
-        )
+        previous = np.array(recent, np.int32)
+        settings = (s.temperature, s.top_k, s.top_p, s.min_p, s.repetition)
+        return sample(logits, previous, *settings, seed=s.seed, step=len(tokens))

@@ -35,7 +35,8 @@ def step(
 class Watch:
     """Hands a cancel on to the engines while they work: a batch of a large model takes longer than one wants to wait.
 
-    Afterwards the engines run again, whether or not the cancel met them at work.
+    Again and again until the block is left, since a cancel that meets no run does nothing, and the next run may just
+    then begin.
     """
 
     def __init__(self, models: Sequence[Model], cancel: CancelToken) -> None:
@@ -48,7 +49,6 @@ class Watch:
             if self._cancel.cancelled:
                 for model in self._models:
                     model.engine.cancel()
-                return
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -58,6 +58,3 @@ class Watch:
     ) -> None:
         self._done.set()
         self._thread.join()
-        if self._cancel.cancelled:
-            for model in self._models:
-                model.engine.resume()
