@@ -48,10 +48,23 @@ class Sampler:
         """The next token. logits: float32 [vocabulary]. prompt, tokens: what came before it."""
         s = self._sampling
         if s.temperature == 0 and s.repetition == 1:
-            return int(np.argmax(logits))
+            best = int(np.argmax(logits))  # a NaN, if there is one
+            if not np.isfinite(logits[best]):
+                raise _not_finite()
+            return best
         from kernels.engine import sample
 
         recent = [*prompt[-REPETITION_WINDOW:], *tokens][-REPETITION_WINDOW:] if s.repetition != 1 else []
         previous = np.array(recent, np.int32)
         settings = (s.temperature, s.top_k, s.top_p, s.min_p, s.repetition)
-        return sample(logits, previous, *settings, seed=s.seed, step=len(tokens))
+        try:
+            return sample(logits, previous, *settings, seed=s.seed, step=len(tokens))
+        except ValueError as e:
+            raise _not_finite() from e
+
+
+def _not_finite() -> UserError:
+    return UserError(
+        "The model's output is not finite, so there is no next token.",
+        "Look for NaN in the file: bitsmith info --scan names the tensors.",
+    )

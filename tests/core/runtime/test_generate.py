@@ -256,6 +256,14 @@ def test_sampling_outside_its_range(bad: dict[str, Any]) -> None:
         run(FakeModel(b"xab"), prompt="x", sampling=Sampling(**bad))
 
 
+def test_output_that_is_not_finite() -> None:
+    model = FakeModel(b"xab")
+    run_engine = model.engine.run
+    model.engine.run = lambda *args: run_engine(*args) * np.nan  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="not finite"):
+        run(model, prompt="x")
+
+
 def test_no_tokens_can_not_be_asked_for() -> None:
     with pytest.raises(UserError, match="0 tokens"):
         run(FakeModel(b"xab"), prompt="x", max_tokens=0)
