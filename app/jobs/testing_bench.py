@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -300,6 +301,7 @@ class Bench(QObject):
         was, self.busy, self.stopping, self._job = self.busy, "", False, None
         for slot in self.slots:
             slot.waiting = False
+            _forget_frames(slot.error)
             if slot.state is SlotState.LOADING:
                 slot.state = SlotState.CHOSEN
             self.slot_changed.emit(slot.side)
@@ -307,3 +309,10 @@ class Bench(QObject):
         self.ended.emit(state)
         if was in ("generating", "sweeping") and state is JobState.DONE:
             self.refresh_history()
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of what the functions had at hand when it failed, such as a model; where they were is still known."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,7 +216,9 @@ class _AsResult:
 
 
 def _shape_text(shape: str | tuple[int, ...]) -> str:
-    return shape if isinstance(shape, str) else " × ".join(map(units.format_count, shape))
+    if isinstance(shape, str):
+        return re.sub(r"\d{4,}", lambda found: units.format_count(int(found[0])), shape)
+    return " × ".join(map(units.format_count, shape))
 
 
 def _formats(loaded: LoadedModel) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from PySide6.QtCore import Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QGuiApplication
-from PySide6.QtWidgets import QHBoxLayout, QSplitter, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
 from app.models.results import history_columns, stored_columns, stored_rows
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.theme import SPACE_2, SPACE_3, SPACE_4
-from app.widgets.basics import button, label, set_available
+from app.widgets.basics import Splitter, button, label, set_available
 from app.widgets.text import explain
 from core.runtime.results import StoredResult, markdown
 
@@ -61,11 +61,8 @@ class HistoryPanel(QWidget):
         column.setSpacing(SPACE_2)
         column.addLayout(row)
         column.addWidget(self.detail, 1)
-        split = QSplitter()
-        split.setOrientation(split.orientation().Vertical)
-        split.setChildrenCollapsible(False)
-        split.setHandleWidth(SPACE_4)
-        split.setStyleSheet("QSplitter::handle { background: transparent; }")
+        split = Splitter(SPACE_4)
+        split.setOrientation(Qt.Orientation.Vertical)
         split.addWidget(self.table)
         split.addWidget(below)
         self._stack = QStackedWidget()

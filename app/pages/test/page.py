@@ -62,6 +62,10 @@ class TestPage(Page):
         button = self.sweep_button if self.tabs.currentWidget() is self.sweep else self.generate
         return button if button.isVisibleTo(self) else None
 
+    def parts(self) -> tuple[QWidget, ...]:
+        views = (self.tabs.tabBar(), self.prompt, self.advanced, self.answers, self.sweep, self.history)
+        return self._empty, self._head, *self.columns, *views, self.numbers, self.kernels, self.slower
+
     def shown(self) -> None:
         self.bench.follow(self.services.session.current)
         self.bench.refresh_history()
@@ -94,10 +98,9 @@ class TestPage(Page):
         self.slower = label("", "warning", wrap=True, selectable=True)
         self.kernels = TablePanel(
             RowsModel(kernel_columns(), explain), "Kernel report",
-            ("", "99 999 × 99 999", "a kernel's long name", "AVX-512 VNNI", "a sentence of some length", "Quantized"),
+            ("", "99 999 × 99 999", "a kernel's name", "AVX-512 VNNI", "a sentence that is long enough", "Quantized"),
             filter_hint="Filter by operation, kernel or reason", totals=False,
         )  # fmt: skip
-        self.kernels_empty = label("No data yet: the report comes with the first answer.", "muted")
         self.sweep = SweepPanel(bench)
         self.history = HistoryPanel()
         self.error = InlineError()
@@ -110,7 +113,9 @@ class TestPage(Page):
             self.empty_button,
             icon=self.icon,
         )
-        head = QHBoxLayout()
+        self._head = QWidget()
+        head = QHBoxLayout(self._head)
+        head.setContentsMargins(0, 0, 0, 0)
         head.setSpacing(SPACE_2)
         head.addWidget(label("Test", "title"))
         head.addSpacing(SPACE_2)
@@ -126,6 +131,8 @@ class TestPage(Page):
         self.tabs = QTabWidget()
         self.tabs.setAccessibleName("Views of the test")
         self.tabs.tabBar().setAccessibleName("Views of the test")
+        self.tabs.setDocumentMode(True)  # no frame, whether or not the style sheet has come
+        self.tabs.tabBar().setDrawBase(False)
         parts = (self._text_tab(), self._numbers_tab(), self._kernels_tab(), self.sweep, self.history)
         for title, part in zip(TABS, parts, strict=True):
             self.tabs.addTab(part, title)
@@ -133,7 +140,7 @@ class TestPage(Page):
         layout = QVBoxLayout(loaded)
         layout.setContentsMargins(PAGE_MARGIN, SPACE_3, PAGE_MARGIN, SPACE_3)
         layout.setSpacing(SPACE_2)
-        layout.addLayout(head)
+        layout.addWidget(self._head)
         layout.addLayout(files)
         layout.addWidget(self.tabs, 1)
         self._stack = QStackedWidget()
