@@ -6,6 +6,7 @@ Arrays of values are float32 [B, n] for B blocks; sums run over the values in or
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,6 +15,8 @@ from kernels.reference.arithmetic import ONE, ZERO, clamp, f16_bits, inverse, ma
 # Values already divided by the scale → the nearest codes, as float32.
 Codes = Callable[[np.ndarray], np.ndarray]
 
+# Of fits that differ by no more than the rounding of their sums the first is kept.
+_MORE_THAN_SUMMATION = np.float32(1 + 2.0**-16)
 TRACE = np.float32(2.0**-24)
 
 
@@ -23,10 +26,6 @@ def within(low: int, high: int) -> Codes:
 
 def below(high: int) -> Codes:
     return lambda scaled: rint(minimum(scaled, np.float32(high)))
-
-
-def unlimited(scaled: np.ndarray) -> np.ndarray:
-    return rint(scaled)
 
 
 def largest_magnitude(x: np.ndarray) -> np.ndarray:
@@ -100,7 +99,7 @@ def fit_scale_to_targets(
         inverse_scale = unit * np.float32(targets[k]) if k < len(targets) else inverse(best_xq / best_qq)
         xq, qq = product_sums(codes, x, w, inverse_scale)
         gain = (xq * unit) * (xq * unit)
-        better = best_gain * qq < gain * best_qq
+        better = best_gain * qq * _MORE_THAN_SUMMATION < gain * best_qq
         best_gain = np.where(better, gain, best_gain)
         best_xq, best_qq = np.where(better, xq, best_xq), np.where(better, qq, best_qq)
     return best_xq / best_qq
@@ -113,39 +112,35 @@ def limit_scale(scale: np.ndarray, largest: np.ndarray, limits: tuple[float, flo
     return np.copysign(size, scale)
 
 
-def fit_line_to_spreads(
-    highest: int, y: np.ndarray, w: np.ndarray | None, spreads: Sequence[tuple[float, float]], refits: int, slack: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """The best line y ≈ d·q + m for y in 0 … 1 and codes 0 … highest: d and m.
+@dataclass(frozen=True)
+class Line:
+    """The best line y ≈ d·q + m for some codes: m, Σ q, Σ y·q, Σ q² of each block."""
 
-    First codes are y · (highest + steps) + offset for each of `spreads`; then as `fit_scale_to_targets`.
-    Neither end of the range is clipped by more than `slack`, and no step is longer than 2 · slack.
+    m: np.ndarray
+    q: np.ndarray
+    yq: np.ndarray
+    qq: np.ndarray
+
+
+def fit_line_to_spreads(highest: int, y: np.ndarray, spreads: Sequence[tuple[float, float]]) -> Line:
+    """The best line for y in 0 … 1, 32 a block, and codes 0 … highest: the one that explains most of Σ y².
+
+    First codes are y · (highest + steps) + offset for each of `spreads`.
     """
-    count = len(y)
-    one, total = np.zeros(count, np.float32), np.zeros(count, np.float32)
+    count, codes, total = np.float32(y.shape[1]), within(0, highest), np.zeros(len(y), np.float32)
     for i in range(y.shape[1]):
-        one, total = one + weigh(w, i, np.full(count, ONE)), total + weigh(w, i, y[:, i])
-    codes = within(0, highest)
-    best_d, best_m, best = np.zeros(count, np.float32), np.zeros(count, np.float32), np.full(count, -ONE)
-    for k in range(len(spreads) + refits):
-        inverse_d = inverse(best_d)
-        offset = -best_m * inverse_d
-        if k < len(spreads):
-            steps, first = spreads[k]
-            inverse_d = np.full(count, np.float32(highest) + np.float32(steps))
-            offset = np.full(count, np.float32(first))
-        sum_q, yq, qq = (np.zeros(count, np.float32) for _ in range(3))
+        total = total + y[:, i]
+    best, line = np.full(len(y), -ONE), Line(*(np.zeros(len(y), np.float32) for _ in range(4)))
+    for steps, offset in spreads:
+        sum_q, yq, qq = (np.zeros(len(y), np.float32) for _ in range(3))
         for i in range(y.shape[1]):
-            q = codes(y[:, i] * inverse_d + offset)
-            wq = weigh(w, i, q)
-            sum_q, yq, qq = sum_q + wq, yq + wq * y[:, i], qq + wq * q
-        d = (one * yq - total * sum_q) * inverse(one * qq - sum_q * sum_q)
-        m = (total - d * sum_q) / one
+            q = codes(y[:, i] * (np.float32(highest) + np.float32(steps)) + np.float32(offset))
+            sum_q, yq, qq = sum_q + q, yq + q * y[:, i], qq + q * q
+        d = (count * yq - total * sum_q) * inverse(count * qq - sum_q * sum_q)
+        m = (total - d * sum_q) * (ONE / count)
         explained = d * yq + m * total
         better = best < explained
-        best_d, best_m = np.where(better, d, best_d), np.where(better, m, best_m)
         best = np.where(better, explained, best)
-    slack32 = np.float32(slack)
-    best_m = minimum(best_m, slack32)
-    reach = ((ONE - slack32) - best_m) * (ONE / np.float32(highest))
-    return clamp(maximum(best_d, reach), 0.0, np.float32(2) * slack32), best_m
+        now = (m, sum_q, yq, qq)
+        line = Line(*(np.where(better, a, b) for a, b in zip(now, (line.m, line.q, line.yq, line.qq), strict=True)))
+    return line

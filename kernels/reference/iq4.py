@@ -5,19 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from kernels.layouts import IQ4_LEVELS
-from kernels.reference.arithmetic import column_bytes, inverse
+from kernels.reference.arithmetic import ZERO, column_bytes, inverse
 from kernels.reference.kquants import nearest_scale
 from kernels.reference.legacy import pack_nibbles
-from kernels.reference.search import LARGEST_SUM, StoredScale, normalise, store_scale
+from kernels.reference.search import normalise
+from kernels.reference.search_block import CodeSet, ScaleSearch, search_scale
 from kernels.reference.search_symmetric import (
     Codes,
     SymmetricSearch,
-    limit_scale,
-    scale_sums,
     scaled_values,
     search_symmetric,
-    squared_error,
-    widest_value,
 )
 
 _LEVELS = np.array(IQ4_LEVELS, np.float32)
@@ -40,6 +37,18 @@ def _codes(scaled: np.ndarray) -> np.ndarray:
 _VALUES = Codes(lambda scaled: _LEVELS[_codes(scaled)], float(_LEVELS[-1]), 12.0)
 
 
+_NL_CODES = CodeSet(_VALUES.nearest, 127.0, 113.0, 12.0)
+_NL_SEARCH = ScaleSearch(
+    (
+        *(-127.0, -134.0, -133.0, -132.0, -131.0, -130.0, -129.0, -128.0, -126.0, -125.0, -124.0, -123.0),
+        *(-122.0, -121.0, -120.0, -190.0, -172.0, -160.0, -150.0, -143.0, -138.0, -116.0, -111.0, -106.0),
+        *(-100.0, -94.0, -88.0, -80.0, 160.0, 148.0, 138.0, 131.0, 124.5, 119.0, 113.0, 108.0, 102.0, 96.0),
+        *(90.0, 82.0, 74.0),
+    ),
+    *(1, 0.349),
+)
+
+
 def _nibbles(codes: np.ndarray) -> np.ndarray:
     """Every 32 codes in 16 bytes."""
     return pack_nibbles(codes.astype(np.uint8).reshape(-1, 32)).reshape(len(codes), -1)
@@ -47,29 +56,15 @@ def _nibbles(codes: np.ndarray) -> np.ndarray:
 
 def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """x float32 [B, 32], weights [B, 32] or None → uint8 [B, 18]: d, nibbles[16]."""
-    how = _SEARCH if search else nearest_scale(_SEARCH)
+    how = _NL_SEARCH if search else ScaleSearch(_NL_SEARCH.reaches[:1], 0, _NL_SEARCH.error_bound)
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
-        widest = widest_value(block.x)
-        inverse_widest, allowed = inverse(widest), block.largest * np.float32(0.34)
-        none = StoredScale(np.zeros(len(x), np.uint16), np.zeros(len(x), np.float32))
-        best = none
-        least = np.full(len(x), LARGEST_SUM)
-        # Each candidate is judged as a reader will see it, with its scale rounded to float16.
-        for k in range(len(how.reaches) + how.refits):
-            if k < len(how.reaches):
-                inverse_scale = inverse_widest * np.float32(how.reaches[k])
-            else:
-                inverse_scale = inverse(best.value)
-            xq, qq = scale_sums(_VALUES, block.x, block.w, inverse_scale)
-            now = store_scale(limit_scale(_VALUES, xq, qq, np.abs(widest), allowed).scale, block)
-            error = squared_error(_VALUES, block.x, block.w, now.value)
-            better = error < least
-            least, best = np.where(better, error, least), best.where(better, now)
-        # No level is zero: what is nearer to zero than to float16's smallest needs a scale of 0.
-        best = best.where(block.largest * block.unit < np.float32(2.0**-25), none)
-        codes = _codes(block.x * inverse(best.value)[:, None])
-    return np.hstack([column_bytes(best.bits), _nibbles(codes)])
+        best = search_scale(_NL_CODES, block, how)
+        # No level is zero: below four steps of float16 all values would become the lowest positive one.
+        vanishes = block.largest * block.unit < np.float32(2.0**-22)
+        codes = _codes(block.x * np.where(vanishes, ZERO, inverse(best.value))[:, None])
+        stored = np.where(vanishes, np.uint16(0), best.bits)
+    return np.hstack([column_bytes(stored), _nibbles(codes)])
 
 
 def encode_iq4_xs(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from kernels.reference import fit
 from kernels.reference.arithmetic import (
+    ONE,
     ZERO,
     clamp,
     column_bytes,
@@ -21,21 +22,33 @@ from kernels.reference.arithmetic import (
     minimum,
     rint,
 )
+from kernels.reference.search import normalise
+from kernels.reference.search_block import LineSearch, ScaleSearch, code_range, search_line, search_scale
 
-_QUICK_TARGETS = {4: (-8.0, 7.4), 5: (-16.0, -15.4, 15.0), 8: (127.0, 126.5, 126.0, 125.5)}
-_TARGETS = {
-    4: (-8.0, -9.6, -9.2, -8.8, -8.4, -7.6, -7.2, -6.8, -6.4, -6.0, -5.6, 7.8, 7.4, 7.0),
-    5: (-16.0, -17.6, -17.0, -16.5, -15.5, -15.0, -14.5, -14.0, -13.5, -12.5, 15.5, 15.0, 14.5, 14.0),
-    8: (127.0, 126.6, 126.2, 125.8, 125.4, 125.0, 124.6, 124.2, 123.8, 123.4),
+_QUICK_TARGETS = {4: (-8.0, 7.4), 5: (-16.0, -15.4, 15.0)}
+_REACHES = {
+    4: (
+        *(-8.0, -9.0, -8.9, -8.8, -8.7, -8.6, -8.5, -8.4, -8.3, -8.2, -8.1, -7.9, -7.8, -7.7, -7.6, -7.5),
+        *(-7.4, -7.3, -7.2, -7.1, -11.2, -10.4, -9.8, -9.4, -6.8, -6.4, -6.0, -5.6, 9.2, 8.5, 7.9, 7.6),
+        *(7.3, 7.0, 6.7, 6.4),
+    ),
+    5: (
+        *(-16.0, -17.2, -17.1, -17.0, -16.9, -16.8, -16.7, -16.6, -16.5, -16.4, -16.3, -16.2, -16.1, -15.9),
+        *(-15.8, -15.7, -15.6, -15.5, -15.4, -15.3, -15.2, -15.1, -15.0, -14.9, -14.8, -19.4, -18.5, -17.7),
+        *(-14.5, -14.2, -13.8, -13.4, -12.8, 17.0, 16.2, 15.6, 15.3, 15.0, 14.7, 14.4, 14.0, 13.4),
+    ),
+    8: (127.0, 126.5, 126.0, 125.5, 125.0, 124.5, 124.0, 123.5),
 }
 _QUICK_SPREADS = {4: ((0.3, -0.15),), 5: ((0.0, 0.0), (1.0, -0.5))}
-_SPREADS = (
-    *((-0.8, 0.1), (-0.8, 0.4), (-0.8, 0.7), (0.0, -0.3), (0.0, 0.0), (0.0, 0.3)),
-    *((0.7, -0.65), (0.7, -0.35), (0.7, -0.05), (1.4, -1.0), (1.4, -0.7), (1.4, -0.4)),
-    *((2.1, -1.4), (2.1, -1.05), (2.1, -0.7)),
+_STARTS = (
+    *((0.0, 0.0), (0.0, -3.0), (3.0, 0.0), (0.0, -2.0), (1.0, -1.0), (2.0, 0.0), (0.0, -1.0), (1.0, 0.0)),
+    *((0.25, -0.25), (-0.3, -0.3), (0.0, 0.0), (0.3, 0.3), (-0.65, 0.05), (-0.35, 0.35), (-0.05, 0.65)),
+    *((-1.0, 0.4), (-0.7, 0.7), (-0.4, 1.0), (-1.4, 0.7), (-1.05, 1.05), (-0.7, 1.4), (0.0, 0.7)),
+    *((-0.7, 0.0), (0.3, 3.5), (0.3, 6.0), (-3.5, -0.3), (-6.0, -0.3), (-0.15, 0.15)),
 )
 _REFITS = 2
-_LIMITS = {4: (0.0953, 0.6), 5: (0.0541, 0.38), 8: (0.00785, 0.011)}
+_BOUND = {4: 0.349, 5: 0.199, 8: 0.0055}
+_LIMITS = {4: (0.0953, 0.6), 5: (0.0541, 0.38)}
 _SLACK = {4: 0.15, 5: 0.085}
 
 
@@ -61,11 +74,10 @@ def _encode_centred(bits: int, x: np.ndarray, weights: np.ndarray | None, search
     if search:
         if weights is None:
             scale = fit.fit_scale_to_targets(fit.below(half - 1), x, None, extreme, _QUICK_TARGETS[bits], 0)
+            stored = fit.scale_to_f16(fit.limit_scale(scale, np.abs(extreme), _LIMITS[bits]))
         else:
-            w = fit.normalise_weights(weights)
-            codes = fit.within(-half, half - 1)
-            scale = fit.fit_scale_to_targets(codes, x, w, extreme, _TARGETS[bits], _REFITS)
-        stored = fit.scale_to_f16(fit.limit_scale(scale, np.abs(extreme), _LIMITS[bits]))
+            how = ScaleSearch(_REACHES[bits], _REFITS, _BOUND[bits])
+            stored = search_scale(code_range(-half, half - 1), normalise(x, weights), how).bits
         inverse_scale = inverse(half_values(stored))[:, None]
         q = fit.within(-half, half - 1)(x * inverse_scale) + np.float32(half)
     else:
@@ -90,20 +102,29 @@ def round_half_up(a: np.ndarray) -> np.ndarray:
 
 
 def encode_q8_0(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
-    largest = fit.largest_magnitude(x)
     if search:
-        w = None if weights is None else fit.normalise_weights(weights)
-        targets = (_QUICK_TARGETS if weights is None else _TARGETS)[8]
-        scale = fit.fit_scale_to_targets(fit.unlimited, x, w, largest, targets, 0)
-        stored = fit.scale_to_f16(fit.limit_scale(scale, largest, _LIMITS[8]))
+        reaches = _REACHES[8][:4] if weights is None else _REACHES[8]
+        stored = search_scale(code_range(-127, 127), normalise(x, weights), ScaleSearch(reaches, 0, _BOUND[8])).bits
         q = rint(clamp(x * inverse(half_values(stored))[:, None], -127, 127))
     else:
-        scale = largest / np.float32(127)
+        scale = fit.largest_magnitude(x) / np.float32(127)
         stored = f16_bits(scale)
         scaled = x * inverse(scale)[:, None]
         magnitude = round_half_up(np.abs(scaled))
         q = np.where(scaled < ZERO, -magnitude, magnitude)
     return np.hstack([column_bytes(stored), _to_bytes(q)])
+
+
+def _quick_line(bits: int, x: np.ndarray, low: np.ndarray, span: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and minimum as float16 bits. Neither end is clipped by more than _SLACK, no step longer than twice that."""
+    highest, slack, unit = (1 << bits) - 1, np.float32(_SLACK[bits]), inverse(span)
+    line = fit.fit_line_to_spreads(highest, (x - low[:, None]) * unit[:, None], _QUICK_SPREADS[bits])
+    stored_minimum = f16_bits(clamp(minimum(line.m, slack) * span + low, -65504.0, 65504.0))
+    # What the minimum's rounding moves, the scale makes good.
+    moved = (half_values(stored_minimum) - low) * unit
+    d = (line.yq - moved * line.q) * inverse(line.qq)
+    shortest = ((ONE - slack) - moved) * (ONE / np.float32(highest))
+    return fit.scale_to_f16(clamp(maximum(d, shortest), 0.0, np.float32(2) * slack) * span), stored_minimum
 
 
 def _encode_affine(bits: int, x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
@@ -113,13 +134,13 @@ def _encode_affine(bits: int, x: np.ndarray, weights: np.ndarray | None, search:
         low, high = minimum(low, x[:, i]), maximum(high, x[:, i])
     width = high - low
     if search:
-        span = minimum(width, np.float32(1e30))
-        y = (x - low[:, None]) * inverse(span)[:, None]
-        w = None if weights is None else fit.normalise_weights(weights)
-        spreads, refits = (_QUICK_SPREADS[bits], 0) if weights is None else (_SPREADS, _REFITS)
-        d, m = fit.fit_line_to_spreads(highest, y, w, spreads, refits, _SLACK[bits])
-        stored = fit.scale_to_f16(d * span)
-        stored_minimum = f16_bits(clamp(m * span + low, -65504.0, 65504.0))
+        if weights is None:
+            span = minimum(width, np.float32(1e30))
+            stored, stored_minimum = _quick_line(bits, x, low, span)
+        else:
+            how = LineSearch(highest, _STARTS, _REFITS, _BOUND[bits])
+            scale, lowest = search_line(normalise(x, weights), how)
+            stored, stored_minimum = scale.bits, lowest.bits
         scaled = (x - half_values(stored_minimum)[:, None]) * inverse(half_values(stored))[:, None]
         q = rint(clamp(scaled, 0, highest))
     else:

@@ -14,19 +14,22 @@ BITSMITH_INLINE I scale_to_f16(const F& scale) {
     return max(min(to_f16(abs(scale)), splat(0x7BFF)), smallest) | ((bits(scale) >> 16) & splat(0x8000));
 }
 
-// How values divided by the scale become codes kLow … kHigh. Where a search can not pass an end, it need not look.
+// The integers kLow … kHigh as codes. kLowEnd, kHighEnd: how far they go below and above 0. kHalfGap: how far a value
+// inside can be from its code's. value: that of the nearest code.
 template <int kLow, int kHigh>
-struct Within {
-    static BITSMITH_INLINE F code(const F& scaled) { return rint(clamp(scaled, float(kLow), float(kHigh))); }
+struct CodeRange {
+    static constexpr float kLowEnd = -kLow, kHighEnd = kHigh, kHalfGap = 0.5f;
+    static BITSMITH_INLINE F value(const F& scaled) { return rint(clamp(scaled, float(kLow), float(kHigh))); }
     static BITSMITH_INLINE I integer(const F& scaled) { return rint_to_int(clamp(scaled, float(kLow), float(kHigh))); }
 };
+// The same where a search can not pass the lower end, and need not look.
 template <int kHigh>
 struct Below {
-    static BITSMITH_INLINE F code(const F& scaled) { return rint(min(scaled, splat(float(kHigh)))); }
+    static BITSMITH_INLINE F value(const F& scaled) { return rint(min(scaled, splat(float(kHigh)))); }
 };
-struct Unlimited {
-    static BITSMITH_INLINE F code(const F& scaled) { return rint(scaled); }
-};
+
+// Of fits that differ by no more than the rounding of their sums the first is kept.
+constexpr float kMoreThanSummation = 1.0f + 1.0f / (1 << 16);
 
 // Σ w·x·q and Σ w·q².
 struct ProductSums {
@@ -36,7 +39,7 @@ template <class Codes, int kValues, bool kWeighted>
 BITSMITH_INLINE ProductSums product_sums(const F* x, const F* w, const F& inverse_scale) {
     ProductSums sums = {splat(0.0f), splat(0.0f)};
     BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-        const F q = Codes::code(x[i] * inverse_scale), wq = weigh<kWeighted>(w, i, q);
+        const F q = Codes::value(x[i] * inverse_scale), wq = weigh<kWeighted>(w, i, q);
         sums.xq = sums.xq + wq * x[i];
         sums.qq = sums.qq + wq * q;
     }
@@ -56,7 +59,7 @@ BITSMITH_INLINE F fit_scale_to_targets(const F* x, const F* w, const F& extreme,
         const F inverse_scale = k < kTargets ? unit * splat(targets[k]) : inverse(best.xq / best.qq);
         const ProductSums sums = product_sums<Codes, kValues, kWeighted>(x, w, inverse_scale);
         const F gain = (sums.xq * unit) * (sums.xq * unit);
-        const M better = less(best_gain * sums.qq, gain * best.qq);
+        const M better = less(best_gain * sums.qq * splat(kMoreThanSummation), gain * best.qq);
         best_gain = select(better, gain, best_gain);
         best.xq = select(better, sums.xq, best.xq);
         best.qq = select(better, sums.qq, best.qq);
@@ -75,57 +78,43 @@ BITSMITH_INLINE F limit_scale(const F& scale, const F& largest, const ScaleLimit
     return as_float(bits(size) | (bits(scale) & splat(INT32_MIN)));
 }
 
-// Σ w, Σ w·y, Σ w·q, Σ w·y·q, Σ w·q²: what the line y ≈ d·q + m is fitted to.
-struct LineSums {
-    F one, y, q, yq, qq;
-};
-struct Line {
-    F d, m, explained;  // explained: how much of Σ w·y² the line accounts for
-};
-BITSMITH_INLINE Line fit_line(const LineSums& s) {
-    const F d = (s.one * s.yq - s.y * s.q) * inverse(s.one * s.qq - s.q * s.q);
-    const F m = (s.y - d * s.q) / s.one;
-    return {d, m, d * s.yq + m * s.y};
-}
-
 // First codes to fit a line to: y · (highest + steps) + offset, for y in 0 … 1.
 struct Spread {
     float steps, offset;
 };
 
-// The best line for y in 0 … 1 and codes 0 … kHighest, as in fit_scale_to_targets. Neither end of the range is clipped
-// by more than `slack`, and no step is longer than 2 · slack.
-template <int kHighest, bool kWeighted, int kSpreads>
-BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const F* w, const Spread (&spreads)[kSpreads], int refits,
-                                         float slack) {
-    F one = splat(0.0f), sum = splat(0.0f);
-    BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
-        one = one + weigh<kWeighted>(w, i, splat(1.0f));
-        sum = sum + weigh<kWeighted>(w, i, y[i]);
-    }
-    Line best = {splat(0.0f), splat(0.0f), splat(-1.0f)};
-    for (int k = 0; k < kSpreads + refits; ++k) {
-        F inverse_d = inverse(best.d), offset = negate(best.m) * inverse_d;
-        if (k < kSpreads) {
-            inverse_d = splat(float(kHighest) + spreads[k].steps);
-            offset = splat(spreads[k].offset);
-        }
-        LineSums s = {one, sum, splat(0.0f), splat(0.0f), splat(0.0f)};
+// y ≈ d·q + m for the codes with these sums.
+struct Line {
+    F m, q, yq, qq;  // Σ q, Σ y·q, Σ q²
+};
+
+// The best line for 32 y in 0 … 1 and codes 0 … kHighest: the one that explains most of Σ y².
+template <int kHighest, int kSpreads>
+BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const Spread (&spreads)[kSpreads]) {
+    const F count = splat(32.0f);
+    F sum = splat(0.0f), best = splat(-1.0f);
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) sum = sum + y[i];
+    Line line = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+    for (int k = 0; k < kSpreads; ++k) {
+        const F steps = splat(float(kHighest) + spreads[k].steps), offset = splat(spreads[k].offset);
+        Line now = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
         BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
-            const F q = Within<0, kHighest>::code(y[i] * inverse_d + offset), wq = weigh<kWeighted>(w, i, q);
-            s.q = s.q + wq;
-            s.yq = s.yq + wq * y[i];
-            s.qq = s.qq + wq * q;
+            const F q = CodeRange<0, kHighest>::value(y[i] * steps + offset);
+            now.q = now.q + q;
+            now.yq = now.yq + q * y[i];
+            now.qq = now.qq + q * q;
         }
-        const Line line = fit_line(s);
-        const M better = less(best.explained, line.explained);
-        best.d = select(better, line.d, best.d);
-        best.m = select(better, line.m, best.m);
-        best.explained = select(better, line.explained, best.explained);
+        const F d = (count * now.yq - sum * now.q) * inverse(count * now.qq - now.q * now.q);
+        now.m = (sum - d * now.q) * splat(1.0f / 32.0f);
+        const F explained = d * now.yq + now.m * sum;
+        const M better = less(best, explained);
+        best = select(better, explained, best);
+        line.m = select(better, now.m, line.m);
+        line.q = select(better, now.q, line.q);
+        line.yq = select(better, now.yq, line.yq);
+        line.qq = select(better, now.qq, line.qq);
     }
-    best.m = min(best.m, splat(slack));
-    best.d = clamp(max(best.d, (splat(1.0f - slack) - best.m) * splat(1.0f / kHighest)), 0.0f, 2.0f * slack);
-    return best;
+    return line;
 }
 
 }  // namespace BITSMITH_NS

@@ -2,6 +2,7 @@
 #pragma once
 #include "../decode/values.h"
 #include "codes.h"
+#include "search_block.h"
 #include "search_symmetric.h"
 
 namespace bitsmith {
@@ -13,7 +14,7 @@ constexpr float iq4_halfway(int k) {
 }
 
 struct Iq4Codes {
-    static constexpr float kShortEnd = 113.0f, kHalfGap = 12.0f;
+    static constexpr float kShortEnd = 113.0f, kLowEnd = 127.0f, kHighEnd = 113.0f, kHalfGap = 12.0f;
     static BITSMITH_INLINE F value(const F& scaled) {
         F level = splat(float(kIq4Levels[0]));
         BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
@@ -33,35 +34,28 @@ struct Iq4Codes {
 constexpr float kIq4Reaches[] = {-127.0f, -140.0f, -131.43f, -122.86f, -114.29f, -105.71f, -97.14f, -88.57f, -80.0f,
                                  132.0f,  124.5f,  117.0f,   109.5f,   102.0f,   94.5f,    87.0f,   79.5f,   72.0f};
 
+// Dense around the lowest level, which is what values far from zero ask for.
+constexpr float kIq4NlReaches[] = {-127.0f, -134.0f, -133.0f, -132.0f, -131.0f, -130.0f, -129.0f, -128.0f, -126.0f,
+                                   -125.0f, -124.0f, -123.0f, -122.0f, -121.0f, -120.0f, -190.0f, -172.0f, -160.0f,
+                                   -150.0f, -143.0f, -138.0f, -116.0f, -111.0f, -106.0f, -100.0f, -94.0f,  -88.0f,
+                                   -80.0f,  160.0f,  148.0f,  138.0f,  131.0f,  124.5f,  119.0f,  113.0f,  108.0f,
+                                   102.0f,  96.0f,   90.0f,   82.0f,   74.0f};
+constexpr ScaleSearch kIq4NlSearch = {kIq4NlReaches, count_of(kIq4NlReaches), 1, 0.349f};
+constexpr ScaleSearch kIq4NlPlain = {kIq4NlReaches, 1, 0, 0.349f};
+
 // IQ4_NL: d, nibbles[16]. Blocks of 32 values.
 template <bool kWeighted>
 inline void encode_iq4_nl_lanes(const Batch& batch) {
     Normalised<32, kWeighted> block;
     load_normalised(batch, block);
-    const int count = batch.search ? 18 : 1, refits = batch.search ? 1 : 0;
-    const F widest = widest_value<32>(block.x);
-    const F inverse_widest = inverse(widest), allowed = block.largest * splat(0.34f);
-    StoredScale best = {splat(0), splat(0.0f)};
-    F best_error = splat(kLargestSum);
-    // Each candidate is judged as a reader will see it, with its scale rounded to float16.
-    for (int k = 0; k < count + refits; ++k) {
-        const F inverse_scale = k < count ? inverse_widest * splat(kIq4Reaches[k]) : inverse(best.value);
-        const ScaleSums sums = scale_sums<Iq4Codes, 32, kWeighted>(block.x, block.w, inverse_scale);
-        const StoredScale now = store_scale(limit_scale<Iq4Codes>(sums, abs(widest), allowed).scale, block);
-        const F error = squared_error<Iq4Codes, 32, kWeighted>(block.x, block.w, now.value);
-        const M better = less(error, best_error);
-        best_error = select(better, error, best_error);
-        best.bits = select(better, now.bits, best.bits);
-        best.value = select(better, now.value, best.value);
-    }
-    // No level is zero: what is nearer to zero than to float16's smallest needs a scale of 0.
-    const M vanishes = less(block.largest * block.unit, splat(1.0f / (1 << 25)));
-    best.bits = select(vanishes, splat(0), best.bits);
-    best.value = select(vanishes, splat(0.0f), best.value);
+    const StoredScale best = search_scale<Iq4Codes>(block, batch.search ? kIq4NlSearch : kIq4NlPlain);
+    // No level is zero: below four steps of float16 all values would become the lowest positive one.
+    const M vanishes = less(block.largest * block.unit, splat(1.0f / (1 << 22)));
+    const I stored = select(vanishes, splat(0), best.bits);
     I code[32];
-    const F inverse_scale = inverse(best.value);
+    const F inverse_scale = select(vanishes, splat(0.0f), inverse(best.value));
     for (int i = 0; i < 32; ++i) code[i] = Iq4Codes::code(block.x[i] * inverse_scale);
-    store_u16(batch.out, 0, best.bits);
+    store_u16(batch.out, 0, stored);
     store_nibbles(batch.out, 2, code);
 }
 

@@ -5,22 +5,27 @@
 // values a second), many where it is.
 #pragma once
 #include "codes.h"
-#include "fit.h"
+#include "search_block.h"
 
 namespace bitsmith {
 namespace BITSMITH_NS {
 
-// Where the value of largest magnitude may go. The quick ones can not lead below the lowest code.
+// Where the value of largest magnitude may go. The quick ones can not lead below the lowest code. The long lists are
+// dense around the lowest code, which is what values far from zero ask for; their ends clip as far as is allowed.
 constexpr float kQuickTargets4[] = {-8.0f, 7.4f};
 constexpr float kQuickTargets5[] = {-16.0f, -15.4f, 15.0f};
-constexpr float kQuickTargets8[] = {127.0f, 126.5f, 126.0f, 125.5f};
-constexpr float kTargets4[] = {-8.0f, -9.6f, -9.2f, -8.8f, -8.4f, -7.6f, -7.2f,
-                               -6.8f, -6.4f, -6.0f, -5.6f, 7.8f,  7.4f,  7.0f};
-constexpr float kTargets5[] = {-16.0f, -17.6f, -17.0f, -16.5f, -15.5f, -15.0f, -14.5f,
-                               -14.0f, -13.5f, -12.5f, 15.5f,  15.0f,  14.5f,  14.0f};
-constexpr float kTargets8[] = {127.0f, 126.6f, 126.2f, 125.8f, 125.4f, 125.0f, 124.6f, 124.2f, 123.8f, 123.4f};
+constexpr float kReaches4[] = {-8.0f, -9.0f, -8.9f, -8.8f, -8.7f, -8.6f, -8.5f, -8.4f, -8.3f,  -8.2f,  -8.1f, -7.9f,
+                               -7.8f, -7.7f, -7.6f, -7.5f, -7.4f, -7.3f, -7.2f, -7.1f, -11.2f, -10.4f, -9.8f, -9.4f,
+                               -6.8f, -6.4f, -6.0f, -5.6f, 9.2f,  8.5f,  7.9f,  7.6f,  7.3f,   7.0f,   6.7f,  6.4f};
+constexpr float kReaches5[] = {-16.0f, -17.2f, -17.1f, -17.0f, -16.9f, -16.8f, -16.7f, -16.6f, -16.5f, -16.4f, -16.3f,
+                               -16.2f, -16.1f, -15.9f, -15.8f, -15.7f, -15.6f, -15.5f, -15.4f, -15.3f, -15.2f, -15.1f,
+                               -15.0f, -14.9f, -14.8f, -19.4f, -18.5f, -17.7f, -14.5f, -14.2f, -13.8f, -13.4f, -12.8f,
+                               17.0f,  16.2f,  15.6f,  15.3f,  15.0f,  14.7f,  14.4f,  14.0f,  13.4f};
+constexpr float kReaches8[] = {127.0f, 126.5f, 126.0f, 125.5f, 125.0f, 124.5f, 124.0f, 123.5f};
 constexpr int kRefits = 2;
-constexpr ScaleLimits kLimits4 = {0.0953f, 0.6f}, kLimits5 = {0.0541f, 0.38f}, kLimits8 = {0.00785f, 0.011f};
+// What the formats promise of a value's error (core/formats/ggml.py), less room for the rounding of scales.
+constexpr float kBound4 = 0.349f, kBound5 = 0.199f, kBound8 = 0.0055f;
+constexpr ScaleLimits kLimits4 = {0.0953f, 0.6f}, kLimits5 = {0.0541f, 0.38f};
 
 // The value of largest magnitude, with its sign; of equals the first.
 template <int kValues>
@@ -36,27 +41,26 @@ BITSMITH_INLINE F largest_magnitude(const F* x) {
     return largest;
 }
 
-template <int kBits, int kQuick, int kThorough>
-BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQuick],
-                                    const float (&thorough)[kThorough], const ScaleLimits& limits) {
+template <int kBits, int kQuick>
+BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQuick], const ScaleLimits& limits,
+                                    const ScaleSearch& search) {
     constexpr int kHalf = 1 << (kBits - 1);
     F x[32];
     I code[32], stored;
     load_transposed(batch.x, 0, 32, x);
     const F extreme = extreme_value<32>(x);
     if (batch.search) {
-        F scale;
         if (batch.weighted) {
-            F w[32];
-            load_weights(batch.weight, 32, w);
-            scale = fit_scale_to_targets<Within<-kHalf, kHalf - 1>, 32, true>(x, w, extreme, thorough, kRefits);
+            Normalised<32, true> block;
+            load_normalised(batch, block);
+            stored = search_scale<CodeRange<-kHalf, kHalf - 1>>(block, search).bits;
         } else {
-            scale = fit_scale_to_targets<Below<kHalf - 1>, 32, false>(x, nullptr, extreme, quick, 0);
+            const F scale = fit_scale_to_targets<Below<kHalf - 1>, 32, false>(x, nullptr, extreme, quick, 0);
+            stored = scale_to_f16(limit_scale(scale, abs(extreme), limits));
         }
-        stored = scale_to_f16(limit_scale(scale, abs(extreme), limits));
         const F inverse_scale = inverse(from_f16(stored));
         BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
-            code[i] = Within<-kHalf, kHalf - 1>::integer(x[i] * inverse_scale) + splat(kHalf);
+            code[i] = CodeRange<-kHalf, kHalf - 1>::integer(x[i] * inverse_scale) + splat(kHalf);
         }
     } else {
         const F scale = extreme / splat(-float(kHalf)), inverse_scale = inverse(scale);
@@ -68,16 +72,24 @@ BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQu
     store_codes<kBits>(batch.out, 2, code);
 }
 inline void encode_q4_0(const Batch& batch) {
-    encode_centred<4>(batch, kQuickTargets4, kTargets4, kLimits4);
+    encode_centred<4>(batch, kQuickTargets4, kLimits4, {kReaches4, count_of(kReaches4), kRefits, kBound4});
 }
 inline void encode_q5_0(const Batch& batch) {
-    encode_centred<5>(batch, kQuickTargets5, kTargets5, kLimits5);
+    encode_centred<5>(batch, kQuickTargets5, kLimits5, {kReaches5, count_of(kReaches5), kRefits, kBound5});
 }
 
 // Nearest integer, ties away from zero, for 0 ≤ a < 2^22.
 BITSMITH_INLINE F round_half_up(const F& a) {
     const F r = rint(a);
     return select(equal(a - r, splat(0.5f)), r + splat(1.0f), r);
+}
+
+// No block has a larger error than ggml's, whose scale is the first candidate.
+template <bool kWeighted>
+BITSMITH_INLINE I search_q8_0(const Batch& batch) {
+    Normalised<32, kWeighted> block;
+    load_normalised(batch, block);
+    return search_scale<CodeRange<-127, 127>>(block, {kReaches8, kWeighted ? 8 : 4, 0, kBound8}).bits;
 }
 
 // Codes are −127…127: −128 is left out, as some readers negate codes in 8 bits.
@@ -87,17 +99,10 @@ inline void encode_q8_0(const Batch& batch) {
     load_transposed(batch.x, 0, 32, x);
     const F largest = largest_magnitude<32>(x);
     if (batch.search) {
-        F scale;
-        if (batch.weighted) {
-            F w[32];
-            load_weights(batch.weight, 32, w);
-            scale = fit_scale_to_targets<Unlimited, 32, true>(x, w, largest, kTargets8, 0);
-        } else {
-            scale = fit_scale_to_targets<Unlimited, 32, false>(x, nullptr, largest, kQuickTargets8, 0);
-        }
-        stored = scale_to_f16(limit_scale(scale, largest, kLimits8));
+        stored = batch.weighted ? search_q8_0<true>(batch) : search_q8_0<false>(batch);
         const F inverse_scale = inverse(from_f16(stored));
-        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) code[i] = Within<-127, 127>::integer(x[i] * inverse_scale);
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) code[i] =
+            CodeRange<-127, 127>::integer(x[i] * inverse_scale);
     } else {
         const F scale = largest / splat(127.0f), inverse_scale = inverse(scale);
         stored = to_f16(scale);
@@ -110,11 +115,14 @@ inline void encode_q8_0(const Batch& batch) {
     store_signed_bytes(batch.out, 2, code);
 }
 
-// In units of a step; see fit_line_to_spreads.
 constexpr Spread kQuickSpread4[] = {{0.3f, -0.15f}}, kQuickSpreads5[] = {{0.0f, 0.0f}, {1.0f, -0.5f}};
-constexpr Spread kSpreads[] = {{-0.8f, 0.1f}, {-0.8f, 0.4f},  {-0.8f, 0.7f},  {0.0f, -0.3f},  {0.0f, 0.0f},
-                               {0.0f, 0.3f},  {0.7f, -0.65f}, {0.7f, -0.35f}, {0.7f, -0.05f}, {1.4f, -1.0f},
-                               {1.4f, -0.7f}, {1.4f, -0.4f},  {2.1f, -1.4f},  {2.1f, -1.05f}, {2.1f, -0.7f}};
+// Room at either end, then the lattice of the plain encoder, then clipping at both ends, then at one.
+constexpr LineStart kStarts[] = {
+    {0.0f, 0.0f},    {0.0f, -3.0f},   {3.0f, 0.0f},   {0.0f, -2.0f}, {1.0f, -1.0f},  {2.0f, 0.0f},    {0.0f, -1.0f},
+    {1.0f, 0.0f},    {0.25f, -0.25f}, {-0.3f, -0.3f}, {0.0f, 0.0f},  {0.3f, 0.3f},   {-0.65f, 0.05f}, {-0.35f, 0.35f},
+    {-0.05f, 0.65f}, {-1.0f, 0.4f},   {-0.7f, 0.7f},  {-0.4f, 1.0f}, {-1.4f, 0.7f},  {-1.05f, 1.05f}, {-0.7f, 1.4f},
+    {0.0f, 0.7f},    {-0.7f, 0.0f},   {0.3f, 3.5f},   {0.3f, 6.0f},  {-3.5f, -0.3f}, {-6.0f, -0.3f},  {-0.15f, 0.15f}};
+constexpr int kStartCount = sizeof kStarts / sizeof *kStarts;
 
 template <int kBits>
 BITSMITH_INLINE void encode_affine(const Batch& batch) {
@@ -129,27 +137,35 @@ BITSMITH_INLINE void encode_affine(const Batch& batch) {
         high = max(high, x[i]);
     }
     if (batch.search) {
-        // The line is fitted to 0 … 1, whatever the offset, so that sums of squares lose nothing.
-        const F range = min(high - low, splat(1e30f)), unit = inverse(range);
-        F y[32];
-        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) y[i] = (x[i] - low) * unit;
-        Line line;
         if (batch.weighted) {
-            F w[32];
-            load_weights(batch.weight, 32, w);
-            line = fit_line_to_spreads<kHighest, true>(y, w, kSpreads, kRefits, kSlack);
+            Normalised<32, true> block;
+            load_normalised(batch, block);
+            const LineSearch search = {kStarts, kStartCount, kRefits, kBits == 4 ? kBound4 : kBound5};
+            const StoredLine line = search_line<kHighest>(block, search);
+            stored = line.scale.bits;
+            stored_minimum = line.minimum.bits;
         } else {
+            // The line is fitted to 0 … 1, whatever the offset, so that sums of squares lose nothing.
+            const F range = min(high - low, splat(1e30f)), unit = inverse(range);
+            F y[32];
+            BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) y[i] = (x[i] - low) * unit;
+            Line line;
             if constexpr (kBits == 4) {
-                line = fit_line_to_spreads<kHighest, false>(y, nullptr, kQuickSpread4, 0, kSlack);
+                line = fit_line_to_spreads<kHighest>(y, kQuickSpread4);
             } else {
-                line = fit_line_to_spreads<kHighest, false>(y, nullptr, kQuickSpreads5, 0, kSlack);
+                line = fit_line_to_spreads<kHighest>(y, kQuickSpreads5);
             }
+            // Neither end is clipped by more than kSlack, and no step is longer than twice that. What the minimum's
+            // rounding moves, the scale makes good.
+            stored_minimum = to_f16(clamp(min(line.m, splat(kSlack)) * range + low, -65504.0f, 65504.0f));
+            const F moved = (from_f16(stored_minimum) - low) * unit;
+            const F d = (line.yq - moved * line.q) * inverse(line.qq);
+            const F shortest = (splat(1.0f - kSlack) - moved) * splat(1.0f / kHighest);
+            stored = scale_to_f16(clamp(max(d, shortest), 0.0f, 2.0f * kSlack) * range);
         }
-        stored = scale_to_f16(line.d * range);
-        stored_minimum = to_f16(clamp(line.m * range + low, -65504.0f, 65504.0f));
         const F m = from_f16(stored_minimum), inverse_scale = inverse(from_f16(stored));
         BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
-            code[i] = Within<0, kHighest>::integer((x[i] - m) * inverse_scale);
+            code[i] = CodeRange<0, kHighest>::integer((x[i] - m) * inverse_scale);
         }
     } else {
         const F scale = (high - low) / splat(float(kHighest)), inverse_scale = inverse(scale);

@@ -19,6 +19,11 @@ constexpr float kLargestSum = 3.0e38f;
 // Of equally good scales the first is kept, so that sub-blocks agree and share a grid: only more than rounding counts.
 constexpr float kMoreThanRounding = 1.0f + 1.0f / (1 << 20);
 
+template <int kCount>
+constexpr int count_of(const float (&)[kCount]) {
+    return kCount;
+}
+
 // Values and importance divided by powers of two that bring the largest of each block into [1, 2): nothing overflows
 // or underflows on the way, whatever the unit of the weights, and the division itself is exact.
 template <int kValues, bool kWeighted>

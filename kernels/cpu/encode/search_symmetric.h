@@ -51,11 +51,6 @@ BITSMITH_INLINE F widest_value(const F* x) {
     return widest;
 }
 
-template <int kCount>
-constexpr int count_of(const float (&)[kCount]) {
-    return kCount;
-}
-
 struct SymmetricSearch {
     const float* reaches;  // scaled values that the value of largest magnitude is tried at, see fit_scale
     int count;

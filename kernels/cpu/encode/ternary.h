@@ -13,7 +13,7 @@ template <bool kWeighted>
 BITSMITH_INLINE F search_ternary(const Batch& batch, const F x[256], const F& largest) {
     F w[kWeighted ? 256 : 1];
     if constexpr (kWeighted) load_weights(batch.weight, 256, w);
-    return fit_scale_to_targets<Within<-1, 1>, 256, kWeighted>(x, w, largest, kTernaryTargets, kTernaryRefits);
+    return fit_scale_to_targets<CodeRange<-1, 1>, 256, kWeighted>(x, w, largest, kTernaryTargets, kTernaryRefits);
 }
 
 // Codes 0, 1, 2, and the scale's float16 bits.
@@ -26,7 +26,7 @@ BITSMITH_INLINE void ternary_codes(const Batch& batch, I code[256], I& stored) {
         stored = scale_to_f16(batch.weighted ? search_ternary<true>(batch, x, largest)
                                              : search_ternary<false>(batch, x, largest));
         const F inverse_scale = inverse(from_f16(stored));
-        for (int i = 0; i < 256; ++i) code[i] = Within<-1, 1>::integer(x[i] * inverse_scale) + one;
+        for (int i = 0; i < 256; ++i) code[i] = CodeRange<-1, 1>::integer(x[i] * inverse_scale) + one;
         return;
     }
     const F inverse_scale = inverse(largest), half = splat(0.5f);
