@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
+from core.metrics.error import histogram_edges
 from core.progress import ErrorStats
 
-VERSION = 2
+VERSION = 3
 LOCK_POSITION = 1 << 40  # Windows locks bytes, and no one may read these: far behind the text
 
 
@@ -102,8 +103,16 @@ def _checked(line: bytes) -> Any:
 
 
 def _stats(data: dict) -> ErrorStats:
-    data["edges"], data["counts"] = tuple(data["edges"]), tuple(data["counts"])
-    return ErrorStats(**data)
+    limit = data.pop("limit")
+    counts = tuple(data.pop("counts"))
+    return ErrorStats(**data, edges=histogram_edges(limit, len(counts)) if limit else (), counts=counts)
+
+
+def _stats_data(error: ErrorStats) -> dict[str, Any]:
+    """The fields, with the histogram's limit in place of its edges, which follow from it."""
+    fields = dict(vars(error))
+    edges = fields.pop("edges")
+    return {**fields, "limit": edges[-1] if edges else 0.0}
 
 
 class Journal:
@@ -144,7 +153,7 @@ class Journal:
             {
                 "tensor": e.tensor,
                 "blocks": [[b.file, b.offset, b.nbytes, b.crc] for b in e.blocks],
-                "error": vars(e.error) if e.error else None,
+                "error": _stats_data(e.error) if e.error else None,
             }
             for e in entries
         )

@@ -168,10 +168,15 @@ class OutputFiles:
     def plain_bytes_intact(self) -> bool:
         """Whether headers and padding are on the disk as they should be."""
         return all(
-            self.read(number, 0, len(f.header)).tobytes() == f.header
+            self._header_intact(number, memoryview(f.header))
             and not any(self.read(number, *gap).any() for gap in self._layout.gaps(number))
             for number, f in enumerate(self._layout.files)
         )
+
+    def _header_intact(self, number: int, header: memoryview) -> bool:
+        step = 1 << 20
+        chunks = ((at, header[at : at + step]) for at in range(0, len(header), step))
+        return all(self.read(number, at, len(chunk)).tobytes() == chunk for at, chunk in chunks)
 
     @staticmethod
     def present(output: Path, layout: Layout) -> bool:

@@ -9,7 +9,7 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -298,7 +298,7 @@ def _verify(
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-verify")
     try:
-        for e, good in zip(entries, pool.map(intact, entries), strict=True):
+        for e, good in _in_order(pool, intact, entries, 4 * threads):
             token.check()
             if not good:
                 again.append(e.tensor)
@@ -316,6 +316,19 @@ def _verify(
             "Resume the run: only what differs is written again. If it happens once more, the disk or the memory of "
             "this computer is unreliable.",
         )
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, check: Callable[[Entry], bool], entries: list[Entry], ahead: int
+) -> Iterator[tuple[Entry, bool]]:
+    """Each entry and what the check says; unlike `pool.map`, only so many are submitted before they are due."""
+    due: deque[tuple[Entry, Future[bool]]] = deque()
+    for e in entries:
+        due.append((e, pool.submit(check, e)))
+        if len(due) > ahead:
+            first, found = due.popleft()
+            yield first, found.result()
+    yield from ((e, found.result()) for e, found in due)
 
 
 def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:

@@ -6,8 +6,10 @@ reads into a buffer do neither.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,33 +60,55 @@ def read_start(path: Path, count: int) -> bytes:
         raise cannot_read(path, error) from error
 
 
-def read_exactly(file: OpenedFile, offset: int, out: np.ndarray) -> None:
-    """Fill `out` (contiguous uint8) with the bytes from `offset` on.
-
-    Opens the file anew each time: safe from any thread, holds no handle that would lock the file on Windows, and costs
-    some 10 µs. Raises UserError when the file changed since its header was read, or ends early.
-    """
-    view = memoryview(out.reshape(-1).data).cast("B")
+@contextlib.contextmanager
+def _open_unchanged(file: OpenedFile) -> Iterator[io.FileIO]:
+    """The file anew: safe from any thread, holds no handle that would lock it on Windows, and costs some 10 µs."""
     try:
-        with file.path.open("rb", buffering=0) as handle:
+        with io.FileIO(file.path) as handle:
             stat = os.fstat(handle.fileno())
             if (stat.st_size, stat.st_mtime_ns) != (file.size, file.mtime_ns):
                 raise UserError(
                     f"{file.path.name} changed while it was in use.",
                     "Wait until nothing writes to it, then open it again.",
                 )
-            handle.seek(offset)
-            done = 0
-            while done < len(view):
-                count = handle.readinto(view[done:])
-                if not count:
-                    raise UserError(
-                        f"{file.path.name} ended after {offset + done:,} bytes, before the end of a tensor.",
-                        "Download or copy the file again.",
-                    )
-                done += count
+            yield handle
     except OSError as error:
         raise cannot_read(file.path, error) from error
+
+
+def read_exactly(file: OpenedFile, offset: int, out: np.ndarray) -> None:
+    """Fill `out` (contiguous uint8) with the bytes from `offset` on.
+
+    Raises UserError when the file changed since its header was read, or ends early.
+    """
+    view = memoryview(out.reshape(-1).data).cast("B")
+    with _open_unchanged(file) as handle:
+        handle.seek(offset)
+        done = 0
+        while done < len(view):
+            count = handle.readinto(view[done:])
+            if not count:
+                raise _ended(file, offset + done)
+            done += count
+
+
+def read_bytes(file: OpenedFile, offset: int, count: int) -> bytes:
+    """`count` bytes from `offset` on; they are held once. Raises UserError like `read_exactly`."""
+    with _open_unchanged(file) as handle:
+        handle.seek(offset)
+        raw = handle.read(count) or b""
+        while len(raw) < count:  # the system gives less at once for no good reason, if ever
+            more = handle.read(count - len(raw))
+            if not more:
+                raise _ended(file, offset + len(raw))
+            raw += more
+    return raw
+
+
+def _ended(file: OpenedFile, at: int) -> UserError:
+    return UserError(
+        f"{file.path.name} ended after {at:,} bytes, before the end of a tensor.", "Download or copy the file again."
+    )
 
 
 def digest_headers(files: Sequence[OpenedFile]) -> str:

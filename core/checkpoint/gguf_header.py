@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_exactly
+from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_bytes
 from core.errors import UserError
 from core.export.gguf_values import CODES, GGUFType
 
@@ -22,8 +22,8 @@ _WIDTH = {kind: np.dtype(dtype).itemsize for kind, dtype in SCALARS.items()}
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 18
 MAX_KEY_BYTES = 1 << 16  # the specification's limit
-MAX_VALUE_BYTES = 1 << 28
-MAX_STRINGS = 1 << 24
+MAX_METADATA = 1 << 28  # bytes of all keys and values; a header is held twice while it is rewritten
+MAX_STRINGS = 1 << 22
 _AGAIN = "Download or copy the file again."
 _WINDOW = 1 << 20
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
@@ -153,8 +153,8 @@ def read_records(cursor: Cursor, count: int) -> dict[str, KeyRecord]:
             cursor.skip(_WIDTH[kind])
         else:
             raise cursor.damaged(f"type {kind} under {key[:80]!r}")
-        if cursor.pos - value > MAX_VALUE_BYTES:
-            raise cursor.damaged(f"{cursor.pos - value:,} bytes under {key[:80]!r}")
+        if cursor.pos > MAX_METADATA:
+            raise cursor.damaged(f"over {MAX_METADATA:,} bytes of metadata, up to {key[:80]!r}")
         if key in records:
             raise cursor.damaged(f"the key {key[:80]!r} twice")
         records[key] = KeyRecord(start, value, cursor.pos, kind, element, items)
@@ -213,9 +213,7 @@ class LazyMetadata(Mapping[str, Any]):
         return self._read(record.start, record.stop)
 
     def _read(self, start: int, stop: int) -> bytes:
-        out = np.empty(stop - start, np.uint8)
-        read_exactly(self._file, start, out)
-        return out.tobytes()
+        return read_bytes(self._file, start, stop - start)
 
     @staticmethod
     def _decode(record: KeyRecord, raw: bytes) -> Any:

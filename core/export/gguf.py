@@ -53,17 +53,19 @@ def gguf_layout(
         if not 1 <= len(shape) <= MAX_AXES:
             raise UserError(f"GGUF holds tensors of one to four axes; '{name}' has {len(shape)}.", _KEEP_HINT)
         text = name.encode("utf-8")
-        axes = len(shape)
         entries.append(
-            struct.pack(
-                f"<Q{len(text)}sI{axes}QIQ", len(text), text, axes, *reversed(shape), LAYOUTS[ggml_type].id, position
-            )
+            struct.pack("<Q", len(text))
+            + text
+            + struct.pack("<I", len(shape))
+            + struct.pack(f"<{len(shape)}Q", *reversed(shape))
+            + struct.pack("<IQ", LAYOUTS[ggml_type].id, position)
         )
         offsets.append(position)
         position += _padded(nbytes, alignment)
 
-    head = b"GGUF" + struct.pack("<IQQ", VERSION, len(tensors), len(records)) + b"".join(records) + b"".join(entries)
-    header = head.ljust(_padded(len(head), alignment), b"\0")
+    pieces = [b"GGUF", struct.pack("<IQQ", VERSION, len(tensors), len(records)), *records, *entries]
+    size = sum(map(len, pieces))
+    header = b"".join([*pieces, bytes(_padded(size, alignment) - size)])  # at once: metadata may be large
     parts = tuple(
         PlacedPart(tensor=i, part=0, file=0, offset=len(header) + offset, nbytes=tensor[3])
         for i, (tensor, offset) in enumerate(zip(tensors, offsets, strict=True))

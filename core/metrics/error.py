@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -60,7 +61,7 @@ class ErrorSum:
         edges: tuple[float, ...] = ()
         counts: tuple[int, ...] = ()
         if self.limit:
-            edges = tuple(float(v) for v in np.linspace(-self.limit, self.limit, BINS + 1))
+            edges = histogram_edges(self.limit)
             counts = tuple(int(c) for c in self.counts)
         return ErrorStats(
             values=self.values,
@@ -71,6 +72,12 @@ class ErrorSum:
             edges=edges,
             counts=counts,
         )
+
+
+@lru_cache(maxsize=512)
+def histogram_edges(limit: float, bins: int = BINS) -> tuple[float, ...]:
+    """Edges of the bins over ±limit; one tuple a limit, since a model may have a hundred thousand tensors."""
+    return tuple(float(v) for v in np.linspace(-limit, limit, bins + 1))
 
 
 def measure(source: np.ndarray, reconstruction: np.ndarray) -> ErrorSum:
