@@ -53,12 +53,11 @@ def gguf_layout(
         if not 1 <= len(shape) <= MAX_AXES:
             raise UserError(f"GGUF holds tensors of one to four axes; '{name}' has {len(shape)}.", _KEEP_HINT)
         text = name.encode("utf-8")
+        axes = len(shape)
         entries.append(
-            struct.pack("<Q", len(text))
-            + text
-            + struct.pack("<I", len(shape))
-            + struct.pack(f"<{len(shape)}Q", *reversed(shape))
-            + struct.pack("<IQ", LAYOUTS[ggml_type].id, position)
+            struct.pack(
+                f"<Q{len(text)}sI{axes}QIQ", len(text), text, axes, *reversed(shape), LAYOUTS[ggml_type].id, position
+            )
         )
         offsets.append(position)
         position += _padded(nbytes, alignment)
