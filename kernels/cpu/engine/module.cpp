@@ -53,9 +53,8 @@ class Builder {
     Builder(const std::string& isa, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
             int64_t capacity, const std::string& cache, const std::string& activations)
         : widths_(widths),
-          program_(kernels_named(isa.c_str()), threads, std::move(widths), logits, sequences, capacity,
+          program_(kernels_named(isa.c_str()), checked(threads), std::move(widths), logits, sequences, capacity,
                    cache_type(cache), contract_of(activations)) {
-        require(threads >= 1 && threads <= 1024, "a pool has 1 to 1024 threads");
         require(sequences >= 1 && capacity >= 1, "a cache has sequences and positions");
     }
 
@@ -155,7 +154,6 @@ class Builder {
                             (int64_t)wanted.shape(0), out.data());
     }
     void cancel() { program_.cancel(); }
-    void resume() { program_.resume(); }
     void profile(bool on) {
         const nb::gil_scoped_release released;
         program_.profile(on);
@@ -164,6 +162,10 @@ class Builder {
     int64_t nbytes() const { return program_.nbytes(); }
 
   private:
+    static int checked(int threads) {
+        require(threads >= 1 && threads <= 1024, "a pool has 1 to 1024 threads");
+        return threads;
+    }
     int64_t width(int buffer) const {
         require(buffer >= 0 && buffer < (int)widths_.size(), "a step names a buffer that is not there");
         return widths_[buffer];
@@ -218,7 +220,6 @@ NB_MODULE(_engine, m) {
         .def("finish", &Builder::finish)
         .def("run", &Builder::run)
         .def("cancel", &Builder::cancel)
-        .def("resume", &Builder::resume)
         .def("profile", &Builder::profile)
         .def("times", &Builder::times)
         .def("nbytes", &Builder::nbytes);

@@ -189,6 +189,7 @@ bool Program::run(const int32_t* tokens, const int32_t* sequences, const int32_t
                   const int32_t* wanted, int64_t wanted_count, float* out) {
     using Clock = std::chrono::steady_clock;
     const std::lock_guard<std::mutex> guard(running_);
+    pool_.take_cancel();  // one that came when nothing ran
     check(tokens, sequences, positions, rows, wanted, wanted_count);
     Run run{kernels_, *kernels_.ops, pool_, rows, {}, {}, {}, {}, {}, {}, widths_, prepared_, scratch_};
     run.tokens.assign(tokens, tokens + rows);

@@ -126,11 +126,10 @@ class Program {
     void finish();
 
     // out: [wanted_count][width of the logits]. Throws std::invalid_argument before anything is computed, and returns
-    // false when it was cancelled. One run at a time; others wait.
+    // false when it was cancelled meanwhile. One run at a time; others wait.
     bool run(const int32_t* tokens, const int32_t* sequences, const int32_t* positions, int64_t rows,
              const int32_t* wanted, int64_t wanted_count, float* out);
     void cancel() { pool_.cancel(); }
-    void resume() { pool_.take_cancel(); }
 
     void profile(bool on);
     // Seconds of each step as it was added, since `profile`; a step that another took over has none.

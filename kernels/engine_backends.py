@@ -1,0 +1,192 @@
+"""Registers what runs a program ('program') and draws a token ('sample'): numpy, and each compiled instruction set."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from kernels import cpu, dispatch
+from kernels.matrix import Matrix
+from kernels.program import (
+    ActMul,
+    Add,
+    Attention,
+    Embed,
+    Experts,
+    Linear,
+    Norm,
+    Program,
+    Rope,
+    SoftCap,
+    Split,
+    Step,
+)
+from kernels.reference.program import ReferenceProgram
+from kernels.reference.sample import sample as reference_sample
+
+
+class Cancelled(Exception):
+    """The run was stopped by `Engine.cancel`."""
+
+
+class ReferenceExecutor(ReferenceProgram):
+    """numpy's executor, with a look at the cancel flag and the clock at every step."""
+
+    def __init__(self, program: Program, _threads: int) -> None:
+        super().__init__(program)
+        self._cancelled = False
+        self._times = [0.0] * len(program.steps)
+        self._places = {id(step): i for i, step in enumerate(program.steps)}
+        self._steps = {kind: self._watched(function) for kind, function in self._steps.items()}
+
+    def _watched(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
+        def run(step: Step) -> None:
+            if self._cancelled:
+                raise Cancelled
+            started = time.perf_counter()
+            function(step)
+            self._times[self._places[id(step)]] += time.perf_counter() - started
+
+        return run
+
+    def run(self, tokens: np.ndarray, sequences: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        self._cancelled = False
+        return super().run(tokens, sequences, positions, wanted)
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def profile(self, on: bool) -> None:
+        if on:
+            self._times = [0.0] * len(self._times)
+
+    def times(self) -> list[float]:
+        return list(self._times)
+
+    def nbytes(self) -> int:
+        kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in self._cache)
+        return kept + sum(buffer.nbytes for buffer in self._buffers)
+
+
+class CompiledExecutor:
+    """The compiled executor on one instruction set."""
+
+    def __init__(self, extension: ModuleType, isa: str, program: Program, threads: int) -> None:
+        cache = program.cache
+        self._width = program.widths[program.logits]
+        self._program = extension.Program(
+            isa=isa,
+            threads=threads,
+            widths=list(program.widths),
+            logits=program.logits,
+            sequences=cache.sequences,
+            capacity=cache.capacity,
+            cache=cache.dtype,
+            activations=program.activations.name,
+        )
+        for heads, width in cache.layers:
+            self._program.layer(heads, width)
+        for step in program.steps:
+            _add(self._program, step)
+        self._program.finish()
+
+    def run(self, tokens: np.ndarray, sequences: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+        logits = np.empty((len(wanted), self._width), np.float32)
+        if not self._program.run(tokens, sequences, positions, wanted, logits):
+            raise Cancelled
+        return logits
+
+    def cancel(self) -> None:
+        self._program.cancel()
+
+    def profile(self, on: bool) -> None:
+        self._program.profile(on)
+
+    def times(self) -> list[float]:
+        return list(self._program.times())
+
+    def nbytes(self) -> int:
+        return int(self._program.nbytes())
+
+
+def _stored(weights: tuple[Matrix, ...]) -> list[Any]:
+    return [weight.stored for weight in weights]
+
+
+def _floats(values: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(values, np.float32).reshape(-1)
+
+
+def _add(tape: Any, step: Step) -> None:
+    match step:
+        case Embed():
+            tape.embed(step.weight.stored, step.out, step.scale)
+        case Norm():
+            tape.norm(step.x, step.out, _floats(step.gain), step.eps, step.heads)
+        case Linear():
+            biases = [None if bias is None else _floats(bias) for bias in step.biases]
+            tape.linear(step.x, _stored(step.weights), list(step.outs), biases, step.accumulate, step.outliers)
+        case Split():
+            tape.split(step.x, list(step.outs))
+        case Rope():
+            tape.rope(step.x, step.heads, _floats(step.frequencies), step.scale, step.pairs)
+        case Attention():
+            tape.attention(
+                step.q, step.k, step.v, step.out, step.layer, step.heads, step.scale, step.window, step.softcap
+            )
+        case ActMul():
+            tape.act_mul(step.gate, step.up, step.out, step.kind)
+        case Add():
+            tape.add(step.x, step.out)
+        case Experts():
+            weights = (_stored(step.gates), _stored(step.ups), _stored(step.downs))
+            tape.experts(step.x, step.logits, step.out, *weights, step.used, step.normalized, step.kind)
+        case SoftCap():
+            tape.softcap(step.x, step.cap)
+
+
+def matrices(program: Program) -> list[Matrix]:
+    """Every weight matrix that the program names, in order."""
+    found: list[Matrix] = []
+    for step in program.steps:
+        match step:
+            case Embed():
+                found.append(step.weight)
+            case Linear():
+                found += step.weights
+            case Experts():
+                found += step.gates + step.ups + step.downs
+    return found
+
+
+def packing(program: Program) -> str:
+    """The variant of 'program' that dispatch is asked for: 'numpy' where a matrix was packed without the engine."""
+    module = cpu.engine
+    packed = module is not None and all(isinstance(m.stored, module.PackedMatrix) for m in matrices(program))
+    return "" if packed else "numpy"
+
+
+def _usable(variant: str) -> str:
+    return "its weights were packed without the compiled engine" if variant == "numpy" else ""
+
+
+def _register(module: ModuleType, isa: str, rank: int) -> None:
+    def program(program: Program, threads: int) -> CompiledExecutor:
+        return CompiledExecutor(module, isa, program, threads)
+
+    def sample(*arguments: Any) -> int:
+        return int(module.sample(isa, *arguments))
+
+    dispatch.register("program", f"cpu:{isa}", program, _usable, rank)
+    dispatch.register("sample", f"cpu:{isa}", sample, priority=rank)
+
+
+dispatch.register("program", "reference", ReferenceExecutor)
+dispatch.register("sample", "reference", reference_sample)
+if cpu.engine is not None:
+    for _rank, _isa in enumerate(reversed(cpu.engine_sets), start=1):
+        _register(cpu.engine, _isa, _rank)

@@ -1,0 +1,70 @@
+"""What a program's steps are computed by, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels import cpu, dispatch
+from kernels.matrix import Activations, Matrix
+from kernels.program import Attention, Embed, Experts, Linear, Program
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """One kind of step. shape: 'rows × columns' of weights; reason: why this kernel, and not a better one."""
+
+    op: str
+    shape: str
+    kernel: str
+    isa: str
+    reason: str
+
+
+def kernel_uses(program: Program, backend: str) -> tuple[KernelUse, ...]:
+    """Every operation and shape of the program once, in order."""
+    isa = backend.removeprefix("cpu:") if backend != "reference" else "numpy"
+    reason = _reason(backend)
+    found: dict[KernelUse, None] = {}
+
+    def use(op: str, shape: str, kernel: str, why: str = "") -> None:
+        found.setdefault(KernelUse(op, shape, kernel, isa, "; ".join(part for part in (why, reason) if part)))
+
+    def product(op: str, weight: Matrix) -> None:
+        kernel, why = _product(weight, program.activations)
+        use(op, f"{weight.rows} × {weight.columns}", kernel, why)
+
+    for step in program.steps:
+        if isinstance(step, Embed):
+            use("embedding rows", f"{step.weight.rows} × {step.weight.columns}", f"{step.weight.format} decoded")
+        elif isinstance(step, Linear):
+            for weight in step.weights:
+                product("linear", weight)
+        elif isinstance(step, Experts):
+            for weight in (step.gates[0], step.ups[0], step.downs[0]):
+                product(f"experts, {step.used} of {len(step.gates)}", weight)
+        elif isinstance(step, Attention):
+            window = f", window {step.window}" if step.window else ""
+            shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"
+            use("attention", shape, f"online softmax over a {program.cache.dtype} cache, float32 sums")
+    return tuple(found)
+
+
+def _product(weight: Matrix, activations: Activations) -> tuple[str, str]:
+    """Kernel, and why its activations are what they are."""
+    kind = weight.stored.kind
+    if kind == "integer" and activations is not Activations.EXACT:
+        return f"{weight.format} × {activations.value}", ""
+    if kind == "BF16" and activations is Activations.FAST:
+        return "BF16 × bfloat16", ""
+    if kind == "integer":
+        return f"{weight.format} × float32", "exact activations were asked for"
+    if weight.format.startswith(("table4", "NF4", "FP4")):
+        return f"{weight.format} × float32", "its levels are no whole multiples of a scale"
+    return f"{weight.format} × float32", ""
+
+
+def _reason(backend: str) -> str:
+    passed_over = next((line.reason for line in dispatch.report() if line.op == "program"), "")
+    if backend == "reference":
+        return passed_over or cpu.engine_missing
+    return passed_over or "the best that this processor has"
