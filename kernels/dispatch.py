@@ -89,6 +89,11 @@ def only(backend: str) -> Iterator[None]:
         _forced.pop()
 
 
+def forced() -> str:
+    """What `only` asks for now; '' when it asks for nothing."""
+    return _forced[-1] if _forced else ""
+
+
 def backends() -> tuple[str, ...]:
     """Every backend that some operation has on this machine, best first."""
     names: dict[str, int] = {}

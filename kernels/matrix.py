@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from kernels import cpu, dispatch
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 from kernels.reference import matrix as reference
 
 SCALE_TYPES = ("F16", "BF16", "F32")
 ELEMENT_TYPES = ("F32", "F16", "BF16", "F8_E4M3", "F8_E5M2")
 
+_engine: Any = cpu.engine
 _PIECE = 4 << 20  # bytes that one `read` returns, about
 _TILE = 16  # rows that are packed together
 
@@ -35,6 +37,11 @@ class Activations(Enum):
     FAST = "int8 per 32 values"
     EXACT = "float32"
     TOKEN = "int8 per token"
+
+
+def instruction_set() -> str:
+    """What matrices are packed for and products run on now, by `dispatch.only` and BITSMITH_ISA; '': the reference."""
+    return cpu.engine_set(dispatch.forced())
 
 
 class Stored(Protocol):
@@ -78,9 +85,11 @@ def from_blocks(
         return from_elements(kind, rows, columns, read)
     _check_size(rows, columns)
     row_bytes = LAYOUTS[kind].row_bytes(columns)
-    blocks = reference.Blocks(kind, rows, columns, tensor_scale)
+    blocks: Any = reference.Blocks(kind, rows, columns, tensor_scale)
+    if instruction_set():
+        blocks = _engine.blocks(kind, rows, columns, tensor_scale)
     for start, stop in _pieces(rows, row_bytes):
-        blocks.put(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)))
+        blocks.put_blocks(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)))
     return Matrix(rows, columns, kind, blocks)
 
 
@@ -113,17 +122,18 @@ def from_groups(
         if bits != 4 or table.shape != (16,) or not np.isfinite(table).all():
             raise ValueError("a table has 16 finite levels for codes of 4 bits")
     has_zeros = table is None and not symmetric
-    groups = reference.Groups(rows, columns, bits, group, scale_dtype, has_zeros, table)
+    groups = _groups(rows, columns, bits, group, scale_dtype, has_zeros, table)
     shape = -(-columns // group)
     for start, stop in _pieces(rows, columns):
         codes, scales, zeros = read(start, stop)
         if has_zeros == (zeros is None):
             raise ValueError("zeros are given where, and only where, groups are not symmetric")
-        groups.put(
+        groups.put_groups(
             start,
             _piece(codes, np.uint8, (stop - start, columns)),
             _piece(scales, np.float32, (stop - start, shape)),
             None if zeros is None else _piece(zeros, np.uint8, (stop - start, shape)),
+            group,
         )
     name = f"int{bits}" if table is None else "table4"
     return Matrix(rows, columns, f"{name} " + (f"g{group}" if group < columns else "per row"), groups)
@@ -148,9 +158,16 @@ def from_elements(
             raise ValueError(f"{dtype} weights have no scales")
         scales = _float8_scales(np.ascontiguousarray(scales, np.float32), rows, columns)
     row_bytes = columns * reference.element_bytes(dtype)
-    elements = reference.Elements(dtype, rows, columns, scales)
+    elements: Any
+    if instruction_set():
+        elements = _engine.elements(
+            dtype, rows, columns, scales is not None, scales is not None and scales.shape[1] > 1
+        )
+    else:
+        elements = reference.Elements(dtype, rows, columns)
     for start, stop in _pieces(rows, row_bytes):
-        elements.put(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)))
+        some = None if scales is None else scales[start:stop]
+        elements.put_elements(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)), some)
     return Matrix(rows, columns, dtype, elements)
 
 
@@ -159,7 +176,24 @@ def product(x: np.ndarray, matrix: Matrix, activations: Activations = Activation
     x = np.ascontiguousarray(x, np.float32)
     if x.ndim != 2 or x.shape[1] != matrix.columns:
         raise ValueError(f"{list(x.shape)} does not multiply a matrix of {matrix.columns} columns")
-    return reference.product(x, matrix.stored, matrix.rows, activations.name, threads)
+    isa = instruction_set()
+    if not isa or isinstance(matrix.stored, reference.STORED):
+        return reference.product(x, matrix.stored, matrix.rows, activations.name)
+    out = np.empty((len(x), matrix.rows), np.float32)
+    _engine.product(isa, matrix.stored, x, activations.name, out, threads, 1)
+    return out
+
+
+def measure(
+    x: np.ndarray, matrix: Matrix, activations: Activations, threads: int, repeats: int, isa: str = ""
+) -> list[float]:
+    """Seconds of each of `repeats` compiled products, activations' rounding included. Raises ValueError without any."""
+    isa = isa or instruction_set()
+    if not isa or isinstance(matrix.stored, reference.STORED):
+        raise ValueError("only compiled products are measured")
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty((len(x), matrix.rows), np.float32)
+    return _engine.product(isa, matrix.stored, x, activations.name, out, threads, repeats)
 
 
 def read_rows(matrix: Matrix, ids: np.ndarray) -> np.ndarray:
@@ -168,6 +202,18 @@ def read_rows(matrix: Matrix, ids: np.ndarray) -> np.ndarray:
     if len(ids) and not (ids.min() >= 0 and ids.max() < matrix.rows):
         raise IndexError(f"the matrix has rows 0 … {matrix.rows - 1}")
     return matrix.stored.take(ids)
+
+
+def _groups(
+    rows: int, columns: int, bits: int, group: int, scale_dtype: str, has_zeros: bool, table: np.ndarray | None
+) -> Any:
+    if not instruction_set():
+        return reference.Groups(rows, columns, bits, group, scale_dtype, has_zeros, table)
+    levels = None if table is None else reference.integer_levels(table)
+    step = 1.0
+    if table is not None and levels is not None:
+        step = float(np.abs(table).max() / np.abs(levels.astype(np.float32)).max())
+    return _engine.groups(rows, columns, bits, group, scale_dtype, has_zeros, table, levels, step)
 
 
 def _check_size(rows: int, columns: int) -> None:

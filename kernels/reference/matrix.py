@@ -35,7 +35,7 @@ class Blocks:
         self._data = np.zeros((rows, LAYOUTS[name].row_bytes(columns)), np.uint8)
         self.nbytes = self._data.nbytes
 
-    def put(self, start: int, data: np.ndarray) -> None:
+    def put_blocks(self, start: int, data: np.ndarray) -> None:
         self._data[start : start + len(data)] = data
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -64,7 +64,9 @@ class Groups:
         scale_bytes = 4 if scale_dtype == "F32" else 2
         self.nbytes = self._codes.nbytes + self._scales.size * (scale_bytes + has_zeros)
 
-    def put(self, start: int, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None) -> None:
+    def put_groups(
+        self, start: int, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, _group: int
+    ) -> None:
         stop = start + len(codes)
         self._codes[start:stop] = ops.pack_bits(codes, self._bits)
         self._scales[start:stop] = scales
@@ -86,25 +88,34 @@ class Groups:
 
 
 class Elements:
-    """Floats as stored. scales: float32 [N, 1 or ⌈K / 128⌉] for 8-bit ones."""
+    """Floats as stored; 8-bit ones may have scales, float32 [N, 1 or ⌈K / 128⌉]."""
 
-    def __init__(self, dtype: str, rows: int, columns: int, scales: np.ndarray | None) -> None:
-        self._dtype, self._columns, self._scales = dtype, columns, scales
+    def __init__(self, dtype: str, rows: int, columns: int) -> None:
+        self._dtype, self._columns = dtype, columns
+        self._scales: list[np.ndarray] = []
         self.kind = "BF16" if dtype == "BF16" else "float"
         self._data = np.zeros((rows, columns * element_bytes(dtype)), np.uint8)
-        self.nbytes = self._data.nbytes + (0 if scales is None else scales.nbytes)
 
-    def put(self, start: int, data: np.ndarray) -> None:
+    @property
+    def nbytes(self) -> int:
+        return self._data.nbytes + sum(scales.nbytes for scales in self._scales)
+
+    def put_elements(self, start: int, data: np.ndarray, scales: np.ndarray | None) -> None:
         self._data[start : start + len(data)] = data
+        if scales is not None:
+            self._scales.append(scales)
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         values = ops.to_float32(self._data[rows], self._dtype)
-        if self._scales is None:
+        if not self._scales:
             return values
-        scales = self._scales[rows]
+        scales = np.concatenate(self._scales)[rows]
         if scales.shape[1] > 1:
             scales = np.repeat(scales, 128, axis=1)[:, : self._columns]
         return values * scales
+
+
+STORED = (Blocks, Groups, Elements)
 
 
 def element_bytes(dtype: str) -> int:
@@ -146,7 +157,7 @@ def round_activations(x: np.ndarray, kind: str, activations: str) -> np.ndarray:
     return (np.where(np.isfinite(scales), codes, 0) * scales).reshape(rows, -1)[:, :columns]
 
 
-def product(x: np.ndarray, weights: Weights, rows: int, activations: str, _threads: int = 1) -> np.ndarray:
+def product(x: np.ndarray, weights: Weights, rows: int, activations: str) -> np.ndarray:
     """float32 [M, K] · weightsᵀ → float32 [M, rows]."""
     rounded = round_activations(x, weights.kind, activations)
     out = np.empty((len(x), rows), np.float32)

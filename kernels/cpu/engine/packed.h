@@ -48,7 +48,7 @@ enum class Scales : uint8_t {
     kPair6,  // d F16 (dmin F16 where minimums), then pairs (a, b) of 6 bits, one a step: low nibbles [8] a | b << 4,
              // top two bits [4] of steps 2j and 2j + 1: a0 | b0 << 2 | a1 << 4 | b1 << 6. With minimums, a is the scale
              // and b the minimum of a step; without, a and b are the scales + 32 of its halves
-    kSub4,  // d, dmin F16, then [n] scale | minimum << 4
+    kSub4,   // d, dmin F16, then [n] scale | minimum << 4
 };
 // What is subtracted or added. In the head after the scales, where it is not part of them.
 enum class Offsets : uint8_t {
@@ -117,7 +117,9 @@ struct Act {
         return left < kPanel ? int(left) : kPanel;
     }
     int width(int64_t panel) const { return padded(count(panel)); }
-    static int padded(int count) { return count <= 4 ? count : count <= 6 ? 6 : count <= 8 ? 8 : kPanel; }
+    static int padded(int count) {
+        return count <= 2 ? count : count <= 4 ? 4 : count <= 6 ? 6 : count <= 8 ? 8 : kPanel;
+    }
 
     int64_t code_bytes() const {  // of one token
         return steps * kStep * (kind == ActKind::kF32 ? 4 : kind == ActKind::kBF16 ? 2 : 1);

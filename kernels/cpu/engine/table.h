@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "ops/table.h"
 #include "packed.h"
 
 namespace bitsmith::engine {
@@ -24,6 +25,7 @@ struct Kernels {
     // kF32; scratch: kScratch bytes of the calling thread.
     void (*linear)(const Packed& weights, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end,
                    void* scratch);
+    const OpTable* ops;  // everything besides products: ops/table.h
 };
 
 // Null where this compiler or architecture has none.
@@ -31,6 +33,7 @@ const Kernels* kernels_portable();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512vnni();
+const Kernels* kernels_avx512bf16();
 const Kernels* kernels_amx();
 const Kernels* kernels_neon();
 const Kernels* kernels_i8mm();

@@ -4,8 +4,13 @@
 namespace bitsmith {
 
 struct CpuFeatures {
-    bool avx2;    // with F16C
-    bool avx512;  // F, BW, DQ, VL
+    bool avx2;        // with F16C
+    bool avx512;      // F, BW, DQ, VL
+    bool fma;         // with avx2
+    bool avxvnni;     // 256 bits, with avx2 and fma
+    bool avx512vnni;  // with avx512 and fma
+    bool avx512bf16;
+    bool dotprod, i8mm;  // arm64
 };
 CpuFeatures detect_cpu();
 

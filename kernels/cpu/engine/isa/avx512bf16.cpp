@@ -1,0 +1,13 @@
+#include "../table.h"
+#if defined(__AVX512VNNI__) && defined(__AVX512BF16__)
+#define BITSMITH_NS avx512bf16
+#include "table.inl"
+
+const bitsmith::engine::Kernels* bitsmith::engine::kernels_avx512bf16() {
+    return &bitsmith::engine::avx512bf16::kKernels;
+}
+#else
+const bitsmith::engine::Kernels* bitsmith::engine::kernels_avx512bf16() {
+    return nullptr;
+}
+#endif

@@ -1,0 +1,35 @@
+// The body of every instruction set's translation unit. The file that includes it defines BITSMITH_NS.
+#include "../matmul/floats.h"
+#include "../matmul/integer.h"
+#include "../matmul/prepare.h"
+#include "../ops/all.h"
+#include "../table.h"
+
+namespace bitsmith::engine::BITSMITH_NS {
+
+static void linear(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end,
+                   void* scratch) {
+    uint8_t* bytes = static_cast<uint8_t*>(scratch);
+    switch (act.kind) {
+        case ActKind::kInt8:
+        case ActKind::kInt8Token:
+            return linear_integer(w, act, out, tile_begin, tile_end, bytes);
+        case ActKind::kBF16:
+            return linear_stored<true>(w, act, out, tile_begin, tile_end);
+        case ActKind::kF32:
+            if (w.codes == Codes::kF32) return linear_stored<false>(w, act, out, tile_begin, tile_end);
+            return linear_decoded(w, act, out, tile_begin, tile_end, bytes);
+    }
+}
+
+#define BITSMITH_STRING_(text) #text
+#define BITSMITH_STRING(text) BITSMITH_STRING_(text)
+
+static const Kernels kKernels = {
+    BITSMITH_STRING(BITSMITH_NS),
+    prepare,
+    linear,
+    &kOps,
+};
+
+}  // namespace bitsmith::engine::BITSMITH_NS

@@ -1,0 +1,112 @@
+// A chunk's scales as float32, sixteen rows at a time.
+#pragma once
+#include "../packed.h"
+#include "../simd/simd.h"
+
+namespace bitsmith::engine::BITSMITH_NS {
+
+BITSMITH_INLINE const uint16_t* halfwords(const uint8_t* p) {
+    return reinterpret_cast<const uint16_t*>(p);
+}
+
+// store(entry) of each of `entries` scales to out, each for `repeat` steps of the `steps` there are.
+template <class Entry>
+BITSMITH_INLINE void expand_entries(int steps, int repeat, float* out, const Entry& entry) {
+    for (int at = 0, i = 0; at < steps; ++i) {
+        const Floats value = entry(i);
+        for (int r = 0; r < repeat && at < steps; ++r, ++at) store(out + at * kTile, value);
+    }
+}
+
+BITSMITH_INLINE Floats half_power(const uint8_t* p) {
+    const Ints e = widen_u8(p), normal = shift<23>(e + splat(-1));
+    return as_floats(where_equal(e, 0, splat(0x00200000), where_equal(e, 1, splat(0x00400000), normal)));
+}
+BITSMITH_INLINE Floats six_bits(Ints low, Ints high) {
+    return to_float((low & splat(15)) | (high & splat(0x30)));
+}
+
+// scale, minimum: float32 [n][16], one entry a step, or one a half step where scales are that fine. What is added to
+// the product of a step is minimum · Σx; it is filled only where w.offsets is not kZero.
+inline void expand(const Packed& w, const uint8_t* head, int steps, float* scale, float* minimum) {
+    const bool halves = w.halves();
+    const int n = halves ? 2 * steps : steps, repeat = halves ? 1 : w.granularity / kStep;
+    const int entries = kChunk / w.granularity;
+    const uint8_t* offsets = head;
+    switch (w.scales) {
+        case Scales::kNone:
+            return;
+        case Scales::kF16:
+            expand_entries(n, repeat, scale, [&](int i) { return load_f16(halfwords(head) + i * kTile); });
+            offsets += entries * kTile * 2;
+            break;
+        case Scales::kBF16:
+            expand_entries(n, repeat, scale, [&](int i) { return load_bf16(halfwords(head) + i * kTile); });
+            offsets += entries * kTile * 2;
+            break;
+        case Scales::kF32:
+            expand_entries(n, repeat, scale,
+                           [&](int i) { return load(reinterpret_cast<const float*>(head) + i * kTile); });
+            offsets += entries * kTile * 4;
+            break;
+        case Scales::kE8M0:
+            expand_entries(n, repeat, scale, [&](int i) { return half_power(head + i * kTile); });
+            offsets += entries * kTile;
+            break;
+        case Scales::kE4M3: {
+            // As a float16 the same bits are 2^8 times smaller, subnormal ones too.
+            const Floats factor = splat(128.0f * w.factor);
+            expand_entries(n, repeat, scale,
+                           [&](int i) { return from_f16(shift<7>(widen_u8(head + i * kTile))) * factor; });
+            offsets += entries * kTile;
+            break;
+        }
+        case Scales::kSub8: {
+            const Floats d = load_f16(halfwords(head));
+            expand_entries(n, repeat, scale, [&](int i) { return d * to_float(widen_s8(head + 32 + i * kTile)); });
+            return;
+        }
+        case Scales::kSub4: {
+            const Floats d = load_f16(halfwords(head)), dmin = load_f16(halfwords(head) + kTile) * splat(-1.0f);
+            for (int i = 0; i < n; ++i) {
+                const Ints both = widen_u8(head + 64 + i * kTile);
+                store(scale + i * kTile, d * to_float(both & splat(15)));
+                store(minimum + i * kTile, dmin * to_float(shift<-4>(both)));
+            }
+            return;
+        }
+        case Scales::kPair6: {
+            const Floats d = load_f16(halfwords(head));
+            const bool minimums = w.offsets == Offsets::kMinimums;
+            const Floats dmin = minimums ? load_f16(halfwords(head) + kTile) * splat(-1.0f) : d;
+            const uint8_t *low = head + (minimums ? 64 : 32), *high = low + kChunkSteps * kTile;
+            float *a = scale, *b = minimum;
+            for (int i = 0; i < steps; ++i) {
+                const Ints lows = widen_u8(low + i * kTile);
+                Ints highs = widen_u8(high + i / 2 * kTile);
+                if (i % 2) highs = shift<-4>(highs);
+                const Floats first = six_bits(lows, shift<4>(highs)),
+                             second = six_bits(shift<-4>(lows), shift<2>(highs));
+                if (minimums) {
+                    store(a + i * kTile, d * first);
+                    store(b + i * kTile, dmin * second);
+                } else {
+                    store(a + 2 * i * kTile, d * (first + splat(-32.0f)));
+                    store(a + (2 * i + 1) * kTile, d * (second + splat(-32.0f)));
+                }
+            }
+            return;
+        }
+    }
+    if (w.factor != 1.0f && w.scales != Scales::kE4M3)
+        for (int i = 0; i < n; ++i) store(scale + i * kTile, load(scale + i * kTile) * splat(w.factor));
+    if (w.offsets == Offsets::kMinimums)
+        expand_entries(n, repeat, minimum, [&](int i) { return load_f16(halfwords(offsets) + i * kTile); });
+    if (w.offsets == Offsets::kZeros) {
+        expand_entries(n, repeat, minimum, [&](int i) { return to_float(widen_u8(offsets + i * kTile)); });
+        for (int i = 0; i < n; ++i)
+            store(minimum + i * kTile, load(minimum + i * kTile) * load(scale + i * kTile) * splat(-1.0f));
+    }
+}
+
+}  // namespace bitsmith::engine::BITSMITH_NS

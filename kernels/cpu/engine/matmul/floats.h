@@ -1,0 +1,168 @@
+// Products in float32: float weights, and integer ones where activations stay float32; bfloat16 with bfloat16.
+#pragma once
+#include "expand.h"
+#include "quads.h"
+#include "write.h"
+
+namespace bitsmith::engine::BITSMITH_NS {
+
+// Four columns of a quad, times scales.
+template <class Value>
+BITSMITH_INLINE void quad_floats(Bytes quad, float* out, const Value& value) {
+    const Ints all = as_lanes(quad), byte = splat(255);
+    store(out, value(all & byte));
+    store(out + kTile, value(shift<-8>(all) & byte));
+    store(out + 2 * kTile, value(shift<-16>(all) & byte));
+    store(out + 3 * kTile, value(shift<-24>(all)));
+}
+template <int i, class Quads, class Value>
+BITSMITH_INLINE void quads_floats(const Quads& quads, const uint8_t* p, float* out, const Value& first,
+                                  const Value& second) {
+    if constexpr (i < kQuads) {
+        quad_floats(quads.template get<i>(p), out + i * 4 * kTile, i < 4 ? first : second);
+        quads_floats<i + 1>(quads, p, out, first, second);
+    }
+}
+
+// (code − zero) · scale, or code · scale + minimum; a table's level · scale.
+struct IntegerValue {
+    Floats scale, offset;
+    bool minimum;
+    BITSMITH_INLINE Floats operator()(Ints code) const {
+        const Floats value = to_float(code);
+        return minimum ? fma(value, scale, offset) : (value + offset) * scale;
+    }
+};
+struct TableValue {
+    FloatTable table;
+    Floats scale;
+    BITSMITH_INLINE Floats operator()(Ints code) const { return lookup(table, code) * scale; }
+};
+
+template <class Quads>
+void decode_integers(const Packed& w, const uint8_t* p, int steps, float* out) {
+    alignas(64) float scale[2 * kChunkSteps * kTile], minimum[2 * kChunkSteps * kTile];
+    expand(w, p, steps, scale, minimum);
+    p += w.head_bytes;
+    const Quads quads(w);
+    const bool minimums = w.offsets != Offsets::kZero;
+    const int each = w.halves() ? 2 : 1;
+    for (int s = 0; s < steps; ++s, p += Quads::kStepBytes, out += kStep * kTile) {
+        const int first = s * each * kTile, second = (s * each + each - 1) * kTile;
+        if (w.codes == Codes::kFloatTable) {
+            const FloatTable table = load_table(w.table);
+            quads_floats<0>(quads, p, out, TableValue{table, load(scale + first)},
+                            TableValue{table, load(scale + second)});
+        } else {
+            const Floats zero = splat(float(-w.zero));
+            quads_floats<0>(quads, p, out,
+                            IntegerValue{load(scale + first), minimums ? load(minimum + first) : zero, minimums},
+                            IntegerValue{load(scale + second), minimums ? load(minimum + second) : zero, minimums});
+        }
+    }
+}
+
+// Eight-bit floats by way of float16, whose exponent has room for both: E5M2 is its upper byte, E4M3 is 2^8 times
+// smaller.
+BITSMITH_INLINE Floats from_e5m2(const uint8_t* p) {
+    return from_f16(shift<8>(widen_u8(p)));
+}
+BITSMITH_INLINE Floats from_e4m3(const uint8_t* p) {
+    const Ints code = widen_u8(p), magnitude = code & splat(0x7f), sign = shift<8>(code & splat(0x80));
+    const Ints half = where_equal(magnitude, 0x7f, splat(0x7e00), shift<7>(magnitude));
+    return from_f16(half | sign) * splat(256.0f);
+}
+
+// Chunk `chunk` of a tile → float32 [columns][16].
+inline void decode_chunk(const Packed& w, int64_t tile, int64_t chunk, float* out) {
+    const uint8_t* p = w.tile(tile) + chunk * w.chunk_bytes();
+    const int steps = w.chunk_steps(chunk), columns = steps * kStep;
+    if (w.integer() || w.codes == Codes::kFloatTable) {
+        if (w.codes == Codes::kFloatTable) return decode_integers<IntegerQuads<4>>(w, p, steps, out);
+        return with_quads(w, [&](auto quads) { decode_integers<decltype(quads)>(w, p, steps, out); });
+    }
+    alignas(64) float scale[kChunkSteps * kTile];
+    if (w.scales != Scales::kNone) expand(w, p, steps, scale, nullptr);
+    p += w.head_bytes;
+    if (w.codes == Codes::kF16) {
+        for (int k = 0; k < columns; ++k) store(out + k * kTile, load_f16(halfwords(p) + k * kTile));
+    } else if (w.codes == Codes::kBF16) {
+        for (int k = 0; k < columns; k += 2) {
+            const Ints both = as_lanes(load_bytes(p + k * kTile * 2));
+            store(out + k * kTile, as_floats(shift<16>(both)));
+            store(out + (k + 1) * kTile, as_floats(both & splat(int32_t(0xffff0000))));
+        }
+    } else {
+        const bool e4m3 = w.codes == Codes::kE4M3;
+        for (int k = 0; k < columns; ++k, p += kTile) {
+            const Floats value = e4m3 ? from_e4m3(p) : from_e5m2(p);
+            store(out + k * kTile, w.scales == Scales::kNone ? value : value * load(scale + k / kStep * kTile));
+        }
+    }
+}
+
+// Σ over `count` columns (pairs of them for bfloat16) with C tokens; few tokens take several sums to hide latency.
+template <bool kPairs>
+struct FloatBlock {
+    const uint8_t* w;  // float32 [column][16] or bfloat16 [pair][16][2]
+    const uint8_t* x;  // of the panel
+    int64_t count;
+    int width;
+
+    template <int C>
+    BITSMITH_INLINE void run(int token, Floats* out) const {
+        constexpr int kWays = C == 1 ? 8 : C == 2 ? 4 : C <= 4 ? 2 : 1;
+        const uint8_t *wp = w, *xp = x + token * 4;
+        Floats sums[kWays][C];
+        BITSMITH_UNROLL for (int i = 0; i < kWays; ++i) BITSMITH_UNROLL for (int c = 0; c < C; ++c) sums[i][c] =
+            zero_floats();
+        for (int64_t k = 0; k < count; k += kWays) {  // a step divides evenly
+            BITSMITH_UNROLL for (int i = 0; i < kWays; ++i, wp += 64, xp += 4 * width)
+                BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
+                if constexpr (kPairs) {
+                    sums[i][c] = dot_bf16(sums[i][c], halfwords(wp), halfwords(xp + 4 * c));
+                } else {
+                    float value;
+                    memcpy(&value, xp + 4 * c, 4);
+                    sums[i][c] = fma(load(reinterpret_cast<const float*>(wp)), splat(value), sums[i][c]);
+                }
+            }
+        }
+        BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
+            out[c] = sums[0][c];
+            BITSMITH_UNROLL for (int i = 1; i < kWays; ++i) out[c] = out[c] + sums[i][c];
+        }
+    }
+};
+
+// Weights that are read as they are stored: F32, or BF16 with bfloat16 activations.
+template <bool kPairs>
+void linear_stored(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end) {
+    const int64_t count = w.steps * kStep / (kPairs ? 2 : 1);
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile)
+        for (int64_t panel = 0; panel < act.panels(); ++panel)
+            each_block(w, act, out, tile, panel, false, true,
+                       FloatBlock<kPairs>{w.tile(tile), act.codes(panel), count, act.width(panel)});
+}
+
+// Weights that are decoded a few chunks at a time: in the first cache for one panel, in the second for more.
+inline void linear_decoded(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end,
+                           uint8_t* scratch) {
+    const int64_t chunks = (w.steps + kChunkSteps - 1) / kChunkSteps, piece = act.panels() > 1 ? 16 : 1;
+    float* decoded = reinterpret_cast<float*>(scratch);
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+        for (int64_t chunk = 0; chunk < chunks; chunk += piece) {
+            const int64_t end = chunk + piece < chunks ? chunk + piece : chunks;
+            const int64_t first = chunk * kChunk,
+                          stop = end * kChunk < w.steps * kStep ? end * kChunk : w.steps * kStep;
+            for (int64_t c = chunk; c < end; ++c) decode_chunk(w, tile, c, decoded + (c - chunk) * kChunk * kTile);
+            for (int64_t panel = 0; panel < act.panels(); ++panel) {
+                const int width = act.width(panel);
+                const FloatBlock<false> block = {scratch, act.codes(panel) + first * width * 4, stop - first, width};
+                each_block(w, act, out, tile, panel, chunk > 0, end == chunks, block);
+            }
+        }
+    }
+}
+
+}  // namespace bitsmith::engine::BITSMITH_NS

@@ -1,0 +1,94 @@
+// Activations rounded to what a product takes, and laid out as it reads them. See Act.
+#pragma once
+#include "../packed.h"
+#include "../simd/simd.h"
+
+namespace bitsmith::engine::BITSMITH_NS {
+
+BITSMITH_INLINE float from_bits(int32_t word) {
+    float value;
+    memcpy(&value, &word, 4);
+    return value;
+}
+
+// amax / 127, what x is multiplied with, both 0 for blocks too small for 127 / amax to be finite.
+struct Rounding {
+    float scale, inverse;
+};
+BITSMITH_INLINE Rounding rounding(Ints largest_bits) {
+    const int32_t word = largest(largest_bits);
+    const float amax = from_bits(word), inverse = 127.0f / amax;
+    if (word >= 0x7f800000) return {from_bits(0x7fc00000), 0.0f};  // NaN
+    if (!(inverse < 3.4028235e38f)) return {0.0f, 0.0f};
+    return {amax / 127.0f, inverse};
+}
+
+inline void prepare_int8_token(const Act& act, const float* x, int64_t panel, int lane, int width) {
+    int8_t* codes = reinterpret_cast<int8_t*>(act.codes(panel)) + lane * 4;
+    float *scales = act.scales(panel) + lane, *products = act.step_products(panel) + lane,
+          *half_products = act.half_products(panel) + lane;
+    int32_t *sums = act.step_sums(panel) + lane, *half_sums = act.half_sums(panel) + lane;
+    const bool whole = act.kind == ActKind::kInt8Token;
+    Rounding r = {0.0f, 0.0f};
+    if (whole && x) {
+        Ints most = zero_ints();
+        for (int64_t k = 0; k < act.columns; k += kTile) {
+            const int64_t left = act.columns - k;
+            most = max(most, magnitude_bits(left < kTile ? load_first(x + k, int(left)) : load(x + k)));
+        }
+        r = rounding(most);
+    }
+    for (int64_t step = 0; step < act.steps; ++step) {
+        Floats part[2] = {zero_floats(), zero_floats()};
+        for (int h = 0; h < 2; ++h) {
+            const int64_t at = step * kStep + h * kTile, left = act.columns - at;
+            if (x && left > 0) part[h] = left < kTile ? load_first(x + at, int(left)) : load(x + at);
+        }
+        if (!whole) r = rounding(max(magnitude_bits(part[0]), magnitude_bits(part[1])));
+        int8_t rounded[kStep];
+        int32_t sum[2];
+        for (int h = 0; h < 2; ++h) {
+            const Ints code = r.inverse != 0.0f ? nearest(part[h] * splat(r.inverse)) : zero_ints();
+            store_int8(rounded + h * kTile, code);
+            sum[h] = total(code);
+        }
+        for (int q = 0; q < kQuads; ++q) memcpy(codes + ((step * kQuads + q) * width) * 4, rounded + q * 4, 4);
+        scales[step * width] = r.scale;
+        sums[step * width] = sum[0] + sum[1];
+        products[step * width] = r.scale * float(sum[0] + sum[1]);
+        for (int h = 0; h < 2; ++h) {
+            half_sums[(step * 2 + h) * width] = sum[h];
+            half_products[(step * 2 + h) * width] = r.scale * float(sum[h]);
+        }
+    }
+}
+
+// float32 → bfloat16: nearest, ties to even, NaN made quiet.
+BITSMITH_INLINE uint16_t to_bf16(float value) {
+    uint32_t word;
+    memcpy(&word, &value, 4);
+    if ((word & 0x7fffffff) > 0x7f800000) return uint16_t(word >> 16 | 0x40);
+    return uint16_t((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+inline void prepare(const Act& act, const float* x, int64_t x_stride, int64_t panel_begin, int64_t panel_end) {
+    const int64_t padded = act.steps * kStep;
+    for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
+        const int width = act.width(panel), count = act.count(panel);
+        for (int lane = 0; lane < width; ++lane) {
+            const float* row = lane < count ? x + (Act::first(panel) + lane) * x_stride : nullptr;
+            if (act.kind == ActKind::kInt8 || act.kind == ActKind::kInt8Token) {
+                prepare_int8_token(act, row, panel, lane, width);
+            } else if (act.kind == ActKind::kF32) {
+                float* out = reinterpret_cast<float*>(act.codes(panel)) + lane;
+                for (int64_t k = 0; k < padded; ++k) out[k * width] = row && k < act.columns ? row[k] : 0.0f;
+            } else {
+                uint16_t* out = reinterpret_cast<uint16_t*>(act.codes(panel)) + lane * 2;
+                for (int64_t k = 0; k < padded; ++k)
+                    out[k / 2 * width * 2 + k % 2] = row && k < act.columns ? to_bf16(row[k]) : uint16_t{0};
+            }
+        }
+    }
+}
+
+}  // namespace bitsmith::engine::BITSMITH_NS

@@ -1,0 +1,30 @@
+#!/bin/sh
+# Builds the engine's products for arm64 and runs them under qemu's user mode, on processors with and without i8mm.
+# Needs: python with the package `ziglang` (a C++ cross compiler) or $CXX_ARM64, and qemu-aarch64.
+set -eu
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build=${1:-$root/build/neon}
+compiler=${CXX_ARM64:-python -m ziglang c++ -target aarch64-linux-musl}
+engine=$root/kernels/cpu/engine
+flags="-std=c++20 -O2 -ffp-contract=fast -Wall -Wextra -I$engine"
+mkdir -p "$build"
+objects=
+compile() { # source, name, more flags
+    source=$1 object=$build/$2.o
+    shift 2
+    $compiler $flags "$@" -c "$source" -o "$object"
+    objects="$objects $object"
+}
+for isa in avx2 avxvnni avx512vnni avx512bf16; do compile "$engine/isa/$isa.cpp" "$isa"; done
+compile "$engine/isa/portable.cpp" portable
+compile "$engine/isa/neon.cpp" neon -march=armv8.2-a+dotprod
+compile "$engine/isa/i8mm.cpp" i8mm -march=armv8.2-a+dotprod+i8mm
+compile "$engine/packed.cpp" packed
+compile "$engine/table.cpp" table
+compile "$engine/matmul/pack_blocks.cpp" pack_blocks
+compile "$engine/matmul/pack_rows.cpp" pack_rows
+compile "$root/kernels/cpu/isa/detect.cpp" detect
+compile "$root/tests/cross/products.cpp" products
+$compiler -static $objects -o "$build/products"
+qemu-aarch64 -cpu max "$build/products" i8mm neon portable
+qemu-aarch64 -cpu neoverse-n1 "$build/products" neon portable
