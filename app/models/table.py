@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from PySide6.QtCore import QAbstractTableModel, QModelIndex, QObject, QPersistentModelIndex, Qt
@@ -24,6 +25,7 @@ _WIDEST = 20  # digits of the largest number in a name that sorts rightly
 Index = QModelIndex | QPersistentModelIndex
 
 
+@lru_cache(maxsize=1 << 15)  # each new plan has the same names
 def natural_key(text: str) -> str:
     """A key that puts 'layers.2' before 'layers.10', in any case of letters."""
     parts = _DIGITS.split(text.casefold())

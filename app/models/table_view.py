@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtCore import QEvent, QObject, QPoint, QRect, QSize, Qt, QTimer, Signal
+from PySide6.QtCore import QEvent, QItemSelectionModel, QObject, QPoint, QRect, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QKeySequence, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QLineEdit, QTableView, QVBoxLayout, QWidget
 
@@ -14,6 +14,7 @@ from app.theme import ROW_HEIGHT, SPACE_2, current, ui_font
 MINIMUM_ROWS = 3
 CELL_PADDING = 22  # left and right of a cell's text, with room for the sort arrow in the header
 ICON_ROOM = 20
+COPY_AT_ONCE = 500  # rows: about 10 ms
 NAME_WIDTH = 160  # the first column is never narrower; the rest can be scrolled to
 
 
@@ -38,6 +39,10 @@ class TablePanel(QWidget):
     ) -> None:
         super().__init__(parent)
         self.model = model
+        self._copying: list[Any] = []
+        self._copied: list[str] = []
+        self._copy_timer = QTimer(self, singleShot=True, interval=0)
+        self._copy_timer.timeout.connect(self._copy_some)
         self.filter = QLineEdit()
         self.filter.setPlaceholderText(filter_hint)
         self.filter.setClearButtonEnabled(True)
@@ -64,11 +69,21 @@ class TablePanel(QWidget):
         return self.model.row_at(index) if index.isValid() else None
 
     def copy_selection(self) -> None:
-        """Selected rows to the clipboard, tab between cells, newline between rows."""
-        rows = sorted(i.row() for i in self.view.selectionModel().selectedRows())
+        """Selected rows to the clipboard, tab between cells, newline between rows; many rows bit by bit."""
+        ranges = self.view.selectionModel().selection()
+        numbers = sorted({n for r in ranges for n in range(r.top(), r.bottom() + 1)})
+        self._copying = [self.model.row_at(n) for n in numbers]
+        self._copied = []
+        self._copy_some()
+
+    def _copy_some(self) -> None:
         columns = self.model.columns
-        lines = ("\t".join(c.text(self.model.row_at(r)) for c in columns) for r in rows)
-        QGuiApplication.clipboard().setText("\n".join(lines))
+        some, self._copying = self._copying[:COPY_AT_ONCE], self._copying[COPY_AT_ONCE:]
+        self._copied += ["\t".join([c.text(row) for c in columns]) for row in some]
+        if self._copying:
+            self._copy_timer.start()
+        else:
+            QGuiApplication.clipboard().setText("\n".join(self._copied))
 
     def _prepare_view(self, widths: tuple[str, ...]) -> None:
         view = self.view
@@ -87,6 +102,8 @@ class TablePanel(QWidget):
         view.setMinimumHeight(ROW_HEIGHT * (MINIMUM_ROWS + 1))
         header = view.horizontalHeader()
         header.setHighlightSections(False)
+        # Of its own, always empty: to look up whether a column is selected, it asks every row at every painting.
+        header.setSelectionModel(QItemSelectionModel(self.model, header))
         header.setSortIndicator(-1, Qt.SortOrder.AscendingOrder)
         header.setSortIndicatorClearable(True)
         view.setSortingEnabled(True)

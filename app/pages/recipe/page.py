@@ -175,12 +175,15 @@ class RecipePage(Page):
         if session.checkpoint is None:
             return
         self.model_name.setText(str(session.checkpoint.path))
-        self.advanced.show_model(session)
+        QTimer.singleShot(0, self, self._show_model)  # another turn of the event loop than that of the other pages
         self._set_ready("The sizes are still being worked out.")
         self.services.jobs.run(
             "Size the presets", presets_work(session), self._on_offers, self._on_offers_failed,
             latest_key=PRESETS_KEY, owner=self,
         )  # fmt: skip
+
+    def _show_model(self) -> None:
+        self.advanced.show_model(self.services.session.current)
 
     def _rejudge(self, session: Session) -> None:
         self.advanced.show_model(session)

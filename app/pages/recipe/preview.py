@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QSize, QStringListModel, QTimer, Signal
-from PySide6.QtWidgets import QComboBox, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QListView, QVBoxLayout, QWidget
 
 from app.jobs.preview import PREVIEW_KEY, SAMPLE_KEY, SampleSoFar, preview_work, sample_work
 from app.plots import ErrorHistogram, HistogramSeries
@@ -59,6 +59,9 @@ class PreviewCard(Card):
         self.tensor.setToolTip("The tensor whose error is shown")
         self.tensor.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.tensor.setMinimumContentsLength(8)
+        names = self.tensor.view()
+        assert isinstance(names, QListView)
+        names.setUniformItemSizes(True)  # measured one by one, ten thousand names take a tenth of a second
         self.tensor.activated.connect(self._on_tensor)
         self.histogram = ErrorHistogram("Error of a tensor", "No data yet: the error is shown once there is a plan.")
         self.facts = Tiles(("SNR", "Max error", "Effective bits", "Rows seen"))
