@@ -91,6 +91,23 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
             },
         },
     ),
+    "gemma3-images": (
+        "Gemma3ForConditionalGeneration",
+        "Gemma3Config",
+        {
+            "text_config": {**SIZES, **GEMMA, "num_hidden_layers": 7},
+            "vision_config": {
+                "hidden_size": 32,
+                "intermediate_size": 32,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "patch_size": 14,
+            },
+            "mm_tokens_per_image": 4,
+            "image_token_index": 5,
+        },
+    ),
     "phi3": ("Phi3ForCausalLM", "Phi3Config", {**PHI, "sliding_window": 16, "original_max_position_embeddings": 256}),
     "phi3-long": (
         "Phi3ForCausalLM",
@@ -125,7 +142,8 @@ def write_model(folder: Path, name: str) -> None:
 
     torch.manual_seed(7)
     model_class, config_class, fields = MODELS[name]
-    config = getattr(transformers, config_class)(**{**SIZES, **fields})
+    sizes = {} if "text_config" in fields else SIZES
+    config = getattr(transformers, config_class)(**{**sizes, **fields})
     model = getattr(transformers, model_class)(config)
     for key, parameter in model.named_parameters():
         if "norm" in key or key.endswith("bias"):  # transformers starts these at 0 or 1, where mistakes do not show
@@ -134,7 +152,7 @@ def write_model(folder: Path, name: str) -> None:
             parameter.data *= 10 if any(part in key for part in ("q_proj.weight", "k_proj.weight", "qkv_proj")) else 3
     model.save_pretrained(folder)
     tokens = ["<|start|>", "<|end|>", *byte_tokens(), "Ġt", "he"]
-    tokens += [f"<|x{i}|>" for i in range(config.vocab_size - len(tokens))]
+    tokens += [f"<|x{i}|>" for i in range(SIZES["vocab_size"] - len(tokens))]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(tokens)), encoding="utf-8")
     settings = {"tokenizer_class": "GPT2Tokenizer", "bos_token": "<|start|>", "eos_token": "<|end|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
@@ -145,7 +163,9 @@ def reference_logits(folder: Path, ids: np.ndarray) -> np.ndarray:
     import torch
     import transformers
 
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    sees = folder.name == "gemma3-images"
+    loader = transformers.AutoModelForImageTextToText if sees else transformers.AutoModelForCausalLM
+    model = loader.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         return model(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].numpy()
 
