@@ -14,7 +14,7 @@ from PySide6.QtCore import QObject, QTimer
 
 INTERVAL_MS = 1000
 FEW = 2_000  # new objects for which it is not worth looking
-MOST = 20_000  # objects that are looked through in about 10 ms; more are left out from then on
+MOST = 10_000  # objects that are looked through in about 5 ms; more are left out from then on
 LONG = 0.010  # seconds after which what has been looked through is left out, too
 
 

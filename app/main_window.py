@@ -234,7 +234,7 @@ class MainWindow(QMainWindow):
             plot.prepare()
         else:
             return
-        QTimer.singleShot(0, self.build_pages)
+        QTimer.singleShot(1, self.build_pages)  # with 0 it would be the same turn of the event loop
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if _dropped_path(event) is not None:

@@ -211,7 +211,7 @@ class ThemeManager(QObject):
         self._sheet = ""
         self._roots: list[QWidget] = []
         self._waiting: list[QWidget] = []  # dressed in an older theme, what can be seen first
-        self._next = QTimer(self, singleShot=True, interval=0)
+        self._next = QTimer(self, singleShot=True, interval=1)
         self._next.timeout.connect(self._dress_next)
         with contextlib.suppress(AttributeError):  # no application yet: tests that only read colours
             QGuiApplication.styleHints().colorSchemeChanged.connect(self._on_system_changed)
@@ -290,7 +290,10 @@ class ThemeManager(QObject):
             if self._waiting:
                 self._freeze(True)
                 self._next.start()
-        refresh_icons(theme)
+        if self._waiting:
+            QTimer.singleShot(1, self, lambda: refresh_icons(self._theme))
+        else:
+            refresh_icons(theme)
         self.changed.emit(theme)
 
 

@@ -19,7 +19,6 @@ from core.recipe import Recipe
 
 pytestmark = pytest.mark.gui
 FRAME = 0.050
-ALIVE = 2.0
 
 
 @pytest.fixture
@@ -44,9 +43,7 @@ def test_ten_thousand_tensors_leave_the_window_alive(window, qtbot, tmp_path: Pa
         if runs[-1] < FRAME:
             break
         qtbot.wait(200)
-    # Usually within a frame; where several plans are made at once, workers hold the interpreter and 0.3 to 0.9 s have
-    # been seen. tests/benchmarks/window.py holds it to a frame; here the window must only go on turning.
-    assert min(runs) < ALIVE, f"blocked for {1000 * min(runs):.0f} ms"
+    assert min(runs) < FRAME, f"blocked for {1000 * min(runs):.0f} ms"
 
 
 def test_cycles_are_freed_on_the_gui_thread(garbage: Garbage) -> None:

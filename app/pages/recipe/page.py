@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import Qt, QTimer
@@ -36,6 +38,7 @@ from core.targets import find_target
 
 EVEN, WIDE = [430, 470], [510, 390]  # widths of controls and result without and with Advanced
 PLAN_DELAY = 30  # ms of rest before a plan is made
+NEXT_TURN = 1  # ms: with 0 Qt calls it within the same turn of the event loop
 
 
 class RecipePage(Page):
@@ -175,7 +178,7 @@ class RecipePage(Page):
         if session.checkpoint is None:
             return
         self.model_name.setText(str(session.checkpoint.path))
-        QTimer.singleShot(0, self, self._show_model)  # another turn of the event loop than that of the other pages
+        QTimer.singleShot(NEXT_TURN, self, self._show_model)
         self._set_ready("The sizes are still being worked out.")
         self.services.jobs.run(
             "Size the presets", presets_work(session), self._on_offers, self._on_offers_failed,
@@ -276,13 +279,21 @@ class RecipePage(Page):
         self._refresh_output()
         self._set_ready("")
         # With ten thousand tensors each of these takes a while; the event loop turns in between.
-        QTimer.singleShot(0, self, lambda: self._in_force(plan) and self.preview.set_plan(session.checkpoint, plan))
-        QTimer.singleShot(0, self, lambda: self._in_force(plan) and self.advanced.show_plan(plan, reply.rules))
+        for turn, show in enumerate((self._show_preview, partial(self._show_fates, reply)), 1):
+            QTimer.singleShot(turn * NEXT_TURN, self, partial(self._if_in_force, plan, show))
         if self.more.isChecked():
             self._ask_costs()
 
-    def _in_force(self, plan: Plan) -> bool:
-        return self.services.session.current.plan is plan
+    def _if_in_force(self, plan: Plan, show: Callable[[], None]) -> None:
+        if self.services.session.current.plan is plan:
+            show()
+
+    def _show_preview(self) -> None:
+        session = self.services.session.current
+        self.preview.set_plan(session.checkpoint, session.plan)
+
+    def _show_fates(self, reply: PlanReply) -> None:
+        self.advanced.show_plan(reply.plan, reply.rules)
 
     def _on_plan_failed(self, error: BaseException) -> None:
         recipe, good = self.services.session.current.recipe, self._good
