@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,8 @@ from core.models.gguf_metadata import NO_SOFTCAP
 
 _AGAIN = "Download the file again, or look for the same model from another source."
 _GEMMA = ("gemma2", "gemma3")
+LIMIT = 1 << 31  # of a size
+MAX_LAYERS = 1 << 16
 # Of the 27 B models, whose attention is scaled by width ÷ heads instead of the head's width.
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}
 
@@ -24,6 +27,8 @@ def read_gguf_config(checkpoint: Checkpoint) -> DecoderConfig:
     keys = _Keys(checkpoint.metadata)
     layers, hidden = keys.count("block_count"), keys.count("embedding_length")
     heads = keys.count("attention.head_count")
+    if layers > MAX_LAYERS:
+        raise UserError(f"The file says that it has {layers:,} layers, which no model has.", _AGAIN)
     head_dim = keys.count("attention.key_length", hidden // heads)
     if keys.count("attention.value_length", head_dim) != head_dim:
         raise UserError("Keys and values of the attention differ in width, which is not known here.", _AGAIN)
@@ -83,12 +88,14 @@ class _Keys:
                 values = set()
             if len(values) != 1:
                 raise UserError(f"'{self.architecture}.{key}' differs between layers, which is not known here.", _AGAIN)
-            return values.pop()
+            value = values.pop()
+        if not math.isfinite(value):
+            raise UserError(f"'{self.architecture}.{key}' is no number.", _AGAIN)
         return float(value)
 
     def count(self, key: str, default: int | None = None) -> int:
         value = self.number(key, default)
-        if not value == int(value) or value < 0 or (value == 0 and default is None):
+        if value != int(value) or not 0 <= value < LIMIT or (value == 0 and default is None):
             raise UserError(f"'{self.architecture}.{key}' is {value:g}, which no model can have.", _AGAIN)
         return int(value)
 
@@ -117,7 +124,7 @@ def _windows(keys: _Keys, layers: int) -> tuple[bool, ...]:
         if len(listed) < layers:
             raise UserError(f"The file tells of {len(listed)} of {layers} layers whether they slide.", _AGAIN)
         return listed[:layers]
-    period = int(pattern or (2 if architecture == "gemma2" else 6))
+    period = max(1, int(pattern or (2 if architecture == "gemma2" else 6)))
     return tuple(i % period < period - 1 for i in range(layers))
 
 
@@ -137,6 +144,9 @@ def _rope(checkpoint: Checkpoint, keys: _Keys, head_dim: int) -> RopeConfig:
     turned = keys.count("rope.dimension_count", head_dim)
     if not 0 < turned <= head_dim or turned % 2:
         raise UserError(f"{turned} of a head's {head_dim} values can not be turned in pairs.", _AGAIN)
+    theta = keys.number("rope.freq_base", 10000.0)
+    if not theta > 0.0:
+        raise UserError(f"The rope base is {theta:g}, which no model has.", _AGAIN)
     kind = str(keys.raw("rope.scaling.type") or "default").lower()
     kind = "default" if kind == "none" else kind
     factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 1.0)
@@ -167,7 +177,7 @@ def _rope(checkpoint: Checkpoint, keys: _Keys, head_dim: int) -> RopeConfig:
     local = 10000.0 if keys.architecture == "gemma3" else 0.0
     return RopeConfig(
         kind=kind,
-        theta=keys.number("rope.freq_base", 10000.0),
+        theta=theta,
         theta_local=keys.number("rope.freq_base_swa", local) if local else 0.0,
         factor=factor,
         partial=turned / head_dim,

@@ -36,6 +36,8 @@ _GEMMA = ("gemma2", "gemma3")
 _HEAD_NORMS = ("qwen3", "qwen3moe", "gemma3")
 _PERIODS = {"gemma2": 2, "gemma3": 6}  # every so many layers, one sees the whole text
 GEMMA_SCALAR = 256.0  # query_pre_attn_scalar where config.json does not say
+MAX_SIZE, MAX_HEAD = 1 << 31, 1 << 16
+MAX_PARTS = 1 << 17  # layers × experts; the largest models have some 20,000
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -66,6 +68,16 @@ def check_decoder(config: DecoderConfig) -> None:
         raise UserError(f"The activation function '{config.activation}' is not known.", "Look for a newer version.")
     if config.bidirectional:
         raise UserError("The model looks in both directions, so it can not write text.", "Choose a text model.")
+    sizes = (config.heads, config.kv_heads, config.head_dim, config.hidden, config.vocab, config.context)
+    if min(*sizes, config.layers) < 1 or max(*sizes, config.intermediate) > MAX_SIZE or config.head_dim > MAX_HEAD:
+        raise UserError(
+            "The configuration has a size that no model has.", "Compare the configuration with the model's original."
+        )
+    if config.layers * max(config.experts, 1) > MAX_PARTS:
+        raise UserError(
+            f"{config.layers:,} layers and {config.experts:,} experts are more than any model has.",
+            "Compare the configuration with the model's original.",
+        )
     if config.heads % config.kv_heads:
         raise UserError(
             f"{config.heads} query heads can not share {config.kv_heads} key heads.",

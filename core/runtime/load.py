@@ -13,7 +13,7 @@ from core.hardware.cpu import memory
 from core.memory import workspace_bytes
 from core.models.config import DecoderConfig, read_config
 from core.models.gguf_config import read_gguf_config
-from core.models.read_shape import model_shape
+from core.models.shape import ModelShape
 from core.progress import CancelToken
 from core.runtime.decoder import check_decoder, decoder_program
 from core.runtime.storage import Conversion
@@ -132,7 +132,7 @@ def loading(
     config = decoder_config(checkpoint)
     capacity = _capacity(config, capacity)
     plan = plan_weights(checkpoint, config)
-    _check_memory(checkpoint, plan, CacheLayout(_layers(config), capacity, sequences, cache_dtype))
+    _check_memory(config, plan, CacheLayout(_layers(config), capacity, sequences, cache_dtype))
     token.check()
     try:
         weights, conversions = yield from read_weights(plan, token, threads)
@@ -181,10 +181,21 @@ def _capacity(config: DecoderConfig, wanted: int | None) -> int:
     return wanted
 
 
-def _check_memory(checkpoint: Checkpoint, plan: WeightPlan, cache: CacheLayout) -> None:
-    shape = model_shape(checkpoint)
+def _check_memory(config: DecoderConfig, plan: WeightPlan, cache: CacheLayout) -> None:
+    shape = ModelShape(
+        architecture=config.architecture,
+        layers=config.layers,
+        hidden=config.hidden,
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        head_dim=config.head_dim,
+        intermediate=config.expert_intermediate or config.intermediate,
+        vocab=config.vocab,
+        context=config.context,
+        experts_used=config.experts_used,
+    )
     free = memory()[1]
-    work = workspace_bytes(shape, cache.capacity, cache.sequences) if shape else 0
+    work = workspace_bytes(shape, cache.capacity, cache.sequences)
     need = plan.memory_bytes + cache.nbytes + work
     if need > free:
         raise UserError(

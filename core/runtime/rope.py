@@ -24,9 +24,21 @@ def rope_frequencies(config: DecoderConfig, capacity: int, local: bool = False) 
     has one set of factors for texts within the original context and one for longer ones, 'dynamic' stretches to it;
     both are chosen once, as keys in the cache are turned already. Raises UserError for a kind that is not known.
     """
+    try:
+        with np.errstate(all="raise", under="ignore"):
+            frequencies, scale = _frequencies(config, capacity, local and config.rope.theta_local > 0)
+    except (ArithmeticError, ValueError) as error:  # math's own: logarithm of a negative number
+        raise UserError(
+            "The rope settings of the model lead to frequencies that are no numbers.",
+            "Compare the configuration with the model's original.",
+        ) from error
+    return frequencies.astype(np.float32), scale
+
+
+def _frequencies(config: DecoderConfig, capacity: int, local: bool) -> tuple[np.ndarray, float]:
+    """float64 [pairs] and the scale."""
     rope = config.rope
-    kind = rope.kind_local if local and rope.theta_local else rope.kind
-    theta = rope.theta_local if local and rope.theta_local else rope.theta
+    kind, theta = (rope.kind_local, rope.theta_local) if local else (rope.kind, rope.theta)
     width = int(config.head_dim * rope.partial) // 2 * 2
     powers = np.arange(0, width, 2, dtype=np.float64) / max(width, 1)
     plain = theta**-powers
@@ -55,7 +67,7 @@ def rope_frequencies(config: DecoderConfig, capacity: int, local: bool = False) 
         raise UserError(
             f"The rope scaling '{kind}' is not known.", f"Known kinds are {', '.join(KINDS)}: look for a newer version."
         )
-    return plain.astype(np.float32), scale
+    return plain, scale
 
 
 def _yarn(rope: RopeConfig, plain: np.ndarray, theta: float, original: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from core.checkpoint import open_checkpoint
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 from core.runtime.load import LoadedModel, decoder_config, load, loading
-from core.runtime.weights import ReadProgress
+from core.runtime.weights import ReadProgress, plan_weights
 from kernels.matrix import Activations
 
 
@@ -178,6 +178,8 @@ def rewrite(tmp_path: Path) -> Callable[[Path, dict[str, object]], Path]:
                 writer.add_string(name, value)
             elif isinstance(value, list):
                 writer.add_array(name, value)
+            elif isinstance(value, float):
+                writer.add_float32(name, value)
             elif value is not None:
                 writer.add_uint32(name, value)
         for tensor in reader.tensors:
@@ -189,3 +191,56 @@ def rewrite(tmp_path: Path) -> Callable[[Path, dict[str, object]], Path]:
         return tmp_path / "changed.gguf"
 
     return write
+
+
+SMALL = {"hidden": 32, "layers": 1, "heads": 2, "kv_heads": 1, "ffn": 32}
+NUMBERS = (0, 1, 2, 3, 7, 1 << 20, (1 << 32) - 1)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("block_count", "context_length", "embedding_length", "feed_forward_length"),
+        *(
+            "attention.head_count",
+            "attention.head_count_kv",
+            "attention.key_length",
+            "attention.layer_norm_rms_epsilon",
+        ),
+        *("rope.freq_base", "rope.dimension_count", "expert_count", "rope.scaling.factor"),
+    ],
+)
+def test_a_damaged_key_of_a_gguf(key: str, tmp_path: Path, rewrite: Callable[[Path, dict[str, object]], Path]) -> None:
+    """Whatever stands there, the file loads or is refused in a sentence."""
+    convert(write_llama(tmp_path / "source", **SMALL), "F32", tmp_path / "plain.gguf")
+    refused = 0
+    for value in (*NUMBERS, float("nan"), float("inf"), -1.0, 1e-30, 1e30, "text"):
+        path = rewrite(tmp_path / "plain.gguf", {f"llama.{key}": value})
+        with open_checkpoint(path) as checkpoint:
+            try:
+                plan_weights(checkpoint, decoder_config(checkpoint))
+            except UserError:
+                refused += 1
+    assert refused
+
+
+def test_a_damaged_config(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "model", **SMALL)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    rope = ("factor", "original_max_position_embeddings", "beta_fast", "low_freq_factor", "attention_factor")
+    changes = [{k: v} for k in config if k != "architectures" for v in (*NUMBERS, -1, 1e-30, 1e30, "text", [], None)]
+    changes += [
+        {"rope_scaling": {"rope_type": kind, "factor": 2.0, name: value}}
+        for kind in ("linear", "llama3", "yarn", "dynamic")
+        for name in rope
+        for value in (0, 1, -1, 1e-30, 1e30)
+    ]
+    refused = 0
+    for change in changes:
+        (folder / "config.json").write_text(json.dumps(config | change), encoding="utf-8")
+        with open_checkpoint(folder) as checkpoint:
+            try:
+                plan_weights(checkpoint, decoder_config(checkpoint))
+            except UserError:
+                refused += 1
+    assert 100 < refused < len(changes)
