@@ -123,6 +123,38 @@ def test_rows_are_cut_where_zeros_share_a_word(start: int, stop: int, tmp_path: 
     assert np.array_equal(stored.values(start, stop), want)
 
 
+def test_groups_without_a_layout_are_decoded_and_told(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    codes, scales = rng.integers(0, 16, (6, 64)).astype(np.uint8), rng.uniform(0.5, 1, (6, 8)).astype(np.float16)
+    words = (codes.reshape(6, 8, 8).astype(np.uint32) << (4 * np.arange(8, dtype=np.uint32))).sum(2, dtype=np.uint32)
+    tensors = {
+        "a.weight_packed": torch.from_numpy(words.view(np.int32)),
+        "a.weight_scale": torch.from_numpy(scales),
+        "a.weight_shape": torch.tensor([6, 64]),
+    }
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    reading = Reading(CancelToken())
+    with open_checkpoint(tmp_path / "model.safetensors") as checkpoint:
+        ((stored,), _) = stored_weights(checkpoint)
+        matrix = stored.load(0, 6, reading)
+    want = (codes.astype(np.float32) - 8) * np.repeat(scales.astype(np.float32), 8, axis=1)
+    np.testing.assert_allclose(values(matrix), want, rtol=2**-11)
+    (conversion,) = reading.conversions
+    assert (conversion.stored, conversion.kept) == ("int4 g8", "F16")
+    assert "16" in conversion.reason
+
+
+def test_pytorch_files(tmp_path: Path) -> None:
+    """The same model in pytorch_model.bin."""
+    folder = write_llama(tmp_path / "model", layers=1)
+    want, _ = matrices_of(folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    got, _ = matrices_of(folder)
+    assert got.keys() == want.keys()
+    assert all(np.array_equal(values(got[name]), values(want[name])) for name in want)
+
+
 @pytest.mark.parametrize("scales", ["tensor", "row", "tile", "none"])
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_8_bit_floats(scales: str, dtype: torch.dtype, tmp_path: Path) -> None:
