@@ -17,8 +17,8 @@ compile() { # source, name, more flags
 }
 for isa in avx2 avxvnni avx512vnni avx512bf16; do compile "$engine/isa/$isa.cpp" "$isa"; done
 compile "$engine/isa/portable.cpp" portable
-compile "$engine/isa/neon.cpp" neon -march=armv8.2-a+dotprod
-compile "$engine/isa/i8mm.cpp" i8mm -march=armv8.2-a+dotprod+i8mm
+compile "$engine/isa/neon.cpp" neon -mcpu=generic+dotprod
+compile "$engine/isa/i8mm.cpp" i8mm -mcpu=generic+dotprod+i8mm
 compile "$engine/packed.cpp" packed
 compile "$engine/table.cpp" table
 compile "$engine/matmul/pack_blocks.cpp" pack_blocks

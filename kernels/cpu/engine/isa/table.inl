@@ -15,9 +15,10 @@ static void linear(const Packed& w, const Act& act, const Output& out, int64_t t
         case ActKind::kInt8Token:
             return linear_integer(w, act, out, tile_begin, tile_end, bytes);
         case ActKind::kBF16:
-            return linear_stored<true>(w, act, out, tile_begin, tile_end);
+            return linear_stored<DotBF16>(w, act, out, tile_begin, tile_end);
         case ActKind::kF32:
-            if (w.codes == Codes::kF32) return linear_stored<false>(w, act, out, tile_begin, tile_end);
+            if (w.codes == Codes::kF32) return linear_stored<DotF32>(w, act, out, tile_begin, tile_end);
+            if (w.codes == Codes::kF16 && kFused) return linear_stored<DotF16>(w, act, out, tile_begin, tile_end);
             return linear_decoded(w, act, out, tile_begin, tile_end, bytes);
     }
 }

@@ -101,31 +101,50 @@ inline void decode_chunk(const Packed& w, int64_t tile, int64_t chunk, float* ou
     }
 }
 
-// Σ over `count` columns (pairs of them for bfloat16) with C tokens; few tokens take several sums to hide latency.
-template <bool kPairs>
+// One column, or one pair of them, of sixteen rows times one token's activations.
+struct DotF32 {
+    static constexpr int kBytes = 64;  // of weights; activations take 4
+    static BITSMITH_INLINE Floats add(Floats sum, const uint8_t* w, const uint8_t* x) {
+        float value;
+        memcpy(&value, x, 4);
+        return fma(load(reinterpret_cast<const float*>(w)), splat(value), sum);
+    }
+};
+struct DotF16 {
+    static constexpr int kBytes = 32;
+    static BITSMITH_INLINE Floats add(Floats sum, const uint8_t* w, const uint8_t* x) {
+        float value;
+        memcpy(&value, x, 4);
+        return fma(load_f16(halfwords(w)), splat(value), sum);
+    }
+};
+struct DotBF16 {  // a pair
+    static constexpr int kBytes = 64;
+    static BITSMITH_INLINE Floats add(Floats sum, const uint8_t* w, const uint8_t* x) {
+        return dot_bf16(sum, halfwords(w), halfwords(x));
+    }
+};
+
+// Σ over `count` columns or pairs with C tokens; few tokens take several sums to hide latency.
+template <class Dot>
 struct FloatBlock {
-    const uint8_t* w;  // float32 [column][16] or bfloat16 [pair][16][2]
+    const uint8_t* w;
     const uint8_t* x;  // of the panel
     int64_t count;
     int width;
 
     template <int C>
     BITSMITH_INLINE void run(int token, Floats* out) const {
-        constexpr int kWays = C == 1 ? 8 : C == 2 ? 4 : C <= 4 ? 2 : 1;
+        constexpr int kWays = C == 1 ? 8 : C == 2 ? 4 : C <= 4 && kSub >= kPanel ? 2 : 1;
         const uint8_t *wp = w, *xp = x + token * 4;
         Floats sums[kWays][C];
         BITSMITH_UNROLL for (int i = 0; i < kWays; ++i) BITSMITH_UNROLL for (int c = 0; c < C; ++c) sums[i][c] =
             zero_floats();
         for (int64_t k = 0; k < count; k += kWays) {  // a step divides evenly
-            BITSMITH_UNROLL for (int i = 0; i < kWays; ++i, wp += 64, xp += 4 * width)
-                BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
-                if constexpr (kPairs) {
-                    sums[i][c] = dot_bf16(sums[i][c], halfwords(wp), halfwords(xp + 4 * c));
-                } else {
-                    float value;
-                    memcpy(&value, xp + 4 * c, 4);
-                    sums[i][c] = fma(load(reinterpret_cast<const float*>(wp)), splat(value), sums[i][c]);
-                }
+            BITSMITH_UNROLL for (int i = 0; i < kWays; ++i) {
+                BITSMITH_UNROLL for (int c = 0; c < C; ++c) sums[i][c] = Dot::add(sums[i][c], wp, xp + 4 * c);
+                wp += Dot::kBytes;
+                xp += 4 * width;
             }
         }
         BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
@@ -135,14 +154,16 @@ struct FloatBlock {
     }
 };
 
-// Weights that are read as they are stored: F32, or BF16 with bfloat16 activations.
-template <bool kPairs>
+// Weights that are read as they are stored.
+template <class Dot>
 void linear_stored(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end) {
-    const int64_t count = w.steps * kStep / (kPairs ? 2 : 1);
-    for (int64_t tile = tile_begin; tile < tile_end; ++tile)
-        for (int64_t panel = 0; panel < act.panels(); ++panel)
-            each_block(w, act, out, tile, panel, false, true,
-                       FloatBlock<kPairs>{w.tile(tile), act.codes(panel), count, act.width(panel)});
+    const int64_t count = w.tile_bytes / Dot::kBytes;
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+        for (int64_t panel = 0; panel < act.panels(); ++panel) {
+            const FloatBlock<Dot> block = {w.tile(tile), act.codes(panel), count, act.width(panel)};
+            each_block(w, act, out, tile, panel, false, true, block);
+        }
+    }
 }
 
 // Weights that are decoded a few chunks at a time: in the first cache for one panel, in the second for more.
@@ -158,7 +179,7 @@ inline void linear_decoded(const Packed& w, const Act& act, const Output& out, i
             for (int64_t c = chunk; c < end; ++c) decode_chunk(w, tile, c, decoded + (c - chunk) * kChunk * kTile);
             for (int64_t panel = 0; panel < act.panels(); ++panel) {
                 const int width = act.width(panel);
-                const FloatBlock<false> block = {scratch, act.codes(panel) + first * width * 4, stop - first, width};
+                const FloatBlock<DotF32> block = {scratch, act.codes(panel) + first * width * 4, stop - first, width};
                 each_block(w, act, out, tile, panel, chunk > 0, end == chunks, block);
             }
         }

@@ -23,6 +23,12 @@ BITSMITH_INLINE Rounding rounding(Ints largest_bits) {
     return {amax / 127.0f, inverse};
 }
 
+// Columns [at, at + 16) of a row; zeros past its end, and of a row that is not there.
+BITSMITH_INLINE Floats columns_at(const Act& act, const float* row, int64_t at) {
+    const int64_t left = row ? act.columns - at : 0;
+    return left >= kTile ? load(row + at) : left > 0 ? load_first(row + at, int(left)) : zero_floats();
+}
+
 inline void prepare_int8_token(const Act& act, const float* x, int64_t panel, int lane, int width) {
     int8_t* codes = reinterpret_cast<int8_t*>(act.codes(panel)) + lane * 4;
     float *scales = act.scales(panel) + lane, *products = act.step_products(panel) + lane,
@@ -33,17 +39,12 @@ inline void prepare_int8_token(const Act& act, const float* x, int64_t panel, in
     if (whole && x) {
         Ints most = zero_ints();
         for (int64_t k = 0; k < act.columns; k += kTile) {
-            const int64_t left = act.columns - k;
-            most = max(most, magnitude_bits(left < kTile ? load_first(x + k, int(left)) : load(x + k)));
+            most = max(most, magnitude_bits(columns_at(act, x, k)));
         }
         r = rounding(most);
     }
     for (int64_t step = 0; step < act.steps; ++step) {
-        Floats part[2] = {zero_floats(), zero_floats()};
-        for (int h = 0; h < 2; ++h) {
-            const int64_t at = step * kStep + h * kTile, left = act.columns - at;
-            if (x && left > 0) part[h] = left < kTile ? load_first(x + at, int(left)) : load(x + at);
-        }
+        const Floats part[2] = {columns_at(act, x, step * kStep), columns_at(act, x, step * kStep + kTile)};
         if (!whole) r = rounding(max(magnitude_bits(part[0]), magnitude_bits(part[1])));
         int8_t rounded[kStep];
         int32_t sum[2];
@@ -63,12 +64,21 @@ inline void prepare_int8_token(const Act& act, const float* x, int64_t panel, in
     }
 }
 
-// float32 → bfloat16: nearest, ties to even, NaN made quiet.
-BITSMITH_INLINE uint16_t to_bf16(float value) {
-    uint32_t word;
-    memcpy(&word, &value, 4);
-    if ((word & 0x7fffffff) > 0x7f800000) return uint16_t(word >> 16 | 0x40);
-    return uint16_t((word + 0x7fff + (word >> 16 & 1)) >> 16);
+// float32 → bfloat16 in the low halves of the lanes: nearest, ties to even, NaN made quiet.
+BITSMITH_INLINE Ints to_bf16(Floats a) {
+    const Ints word = as_ints(a), is_nan = shift<-31>(splat(0x7f800000) - magnitude_bits(a));
+    const Ints rounded = shift<-16>(word + splat(0x7fff) + (shift<-16>(word) & splat(1)));
+    return where_equal(is_nan, 1, shift<-16>(word) | splat(0x40), rounded);
+}
+inline void prepare_bf16_token(const Act& act, const float* row, uint16_t* out, int width) {
+    for (int64_t at = 0; at < act.steps * kStep; at += kTile) {
+        alignas(64) int32_t halves[kTile];
+        store(halves, to_bf16(columns_at(act, row, at)));
+        for (int i = 0; i < kTile; i += 2) {
+            const int32_t pair = halves[i] | int32_t(uint32_t(halves[i + 1]) << 16);
+            memcpy(out + (at + i) * width, &pair, 4);
+        }
+    }
 }
 
 inline void prepare(const Act& act, const float* x, int64_t x_stride, int64_t panel_begin, int64_t panel_end) {
@@ -79,13 +89,11 @@ inline void prepare(const Act& act, const float* x, int64_t x_stride, int64_t pa
             const float* row = lane < count ? x + (Act::first(panel) + lane) * x_stride : nullptr;
             if (act.kind == ActKind::kInt8 || act.kind == ActKind::kInt8Token) {
                 prepare_int8_token(act, row, panel, lane, width);
-            } else if (act.kind == ActKind::kF32) {
+            } else if (act.kind == ActKind::kBF16) {
+                prepare_bf16_token(act, row, reinterpret_cast<uint16_t*>(act.codes(panel)) + lane * 2, width);
+            } else {
                 float* out = reinterpret_cast<float*>(act.codes(panel)) + lane;
                 for (int64_t k = 0; k < padded; ++k) out[k * width] = row && k < act.columns ? row[k] : 0.0f;
-            } else {
-                uint16_t* out = reinterpret_cast<uint16_t*>(act.codes(panel)) + lane * 2;
-                for (int64_t k = 0; k < padded; ++k)
-                    out[k / 2 * width * 2 + k % 2] = row && k < act.columns ? to_bf16(row[k]) : uint16_t{0};
             }
         }
     }

@@ -71,6 +71,12 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 BITSMITH_INLINE Ints operator+(Ints a, Ints b) {
     BITSMITH_BOTH(Ints, _mm256_add_epi32(a.v[i], b.v[i]));
 }
+BITSMITH_INLINE void store(int32_t* p, Ints a) {
+    for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + i, a.v[i]);
+}
+BITSMITH_INLINE Ints operator-(Ints a, Ints b) {
+    BITSMITH_BOTH(Ints, _mm256_sub_epi32(a.v[i], b.v[i]));
+}
 BITSMITH_INLINE Ints operator&(Ints a, Ints b) {
     BITSMITH_BOTH(Ints, _mm256_and_si256(a.v[i], b.v[i]));
 }

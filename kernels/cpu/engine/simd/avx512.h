@@ -59,6 +59,12 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 BITSMITH_INLINE Ints operator+(Ints a, Ints b) {
     return {_mm512_add_epi32(a.v, b.v)};
 }
+BITSMITH_INLINE void store(int32_t* p, Ints a) {
+    _mm512_storeu_si512(p, a.v);
+}
+BITSMITH_INLINE Ints operator-(Ints a, Ints b) {
+    return {_mm512_sub_epi32(a.v, b.v)};
+}
 BITSMITH_INLINE Ints operator&(Ints a, Ints b) {
     return {_mm512_and_si512(a.v, b.v)};
 }

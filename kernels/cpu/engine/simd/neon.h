@@ -71,6 +71,12 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 BITSMITH_INLINE Ints operator+(Ints a, Ints b) {
     BITSMITH_FOUR(Ints, vaddq_s32(a.v[i], b.v[i]));
 }
+BITSMITH_INLINE void store(int32_t* p, Ints a) {
+    for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, a.v[i]);
+}
+BITSMITH_INLINE Ints operator-(Ints a, Ints b) {
+    BITSMITH_FOUR(Ints, vsubq_s32(a.v[i], b.v[i]));
+}
 BITSMITH_INLINE Ints operator&(Ints a, Ints b) {
     BITSMITH_FOUR(Ints, vandq_s32(a.v[i], b.v[i]));
 }

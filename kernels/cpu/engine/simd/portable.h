@@ -65,6 +65,12 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 BITSMITH_INLINE Ints operator+(const Ints& a, const Ints& b) {
     BITSMITH_EACH(Ints, 16, a.v[i] + b.v[i]);
 }
+BITSMITH_INLINE void store(int32_t* p, const Ints& a) {
+    memcpy(p, a.v, 64);
+}
+BITSMITH_INLINE Ints operator-(const Ints& a, const Ints& b) {
+    BITSMITH_EACH(Ints, 16, int32_t(uint32_t(a.v[i]) - uint32_t(b.v[i])));
+}
 BITSMITH_INLINE Ints operator&(const Ints& a, const Ints& b) {
     BITSMITH_EACH(Ints, 16, a.v[i] & b.v[i]);
 }
