@@ -50,6 +50,7 @@ class ErrorHistogram(PlotPanel):
     def __init__(self, name: str = "Error", empty: str = "", parent: QWidget | None = None) -> None:
         self._curves: list[_Curve] = []
         self._shrink = 1.0  # the source is drawn at this share of its values, so that it is as wide as the errors
+        self._top_styled: Theme | None = None
         super().__init__(name, empty or "No data yet: choose a tensor to see its error.", parent)
 
     def clear(self, text: str = "") -> None:
@@ -139,8 +140,10 @@ class ErrorHistogram(PlotPanel):
         plot.showAxis("top", beside)
         if beside:
             axis = plot.getAxis("top")
-            self.style_axis(axis, "", theme)  # the legend says what it is for: there is little height
-            axis.setGrid(False)
+            if self._top_styled is not theme:
+                self._top_styled = theme
+                self.style_axis(axis, "", theme)  # the legend says what it is for: there is little height
+                axis.setGrid(False)
             axis.setScale(1.0 / self._shrink)
 
 

@@ -42,6 +42,7 @@ class PlotPanel(QWidget):
         self._empty_text = empty
         self._plot: pyqtgraph.PlotWidget | None = None
         self._painted = False
+        self._styled: tuple[Theme, str, str] | None = None
         self._cursor: pyqtgraph.InfiniteLine | None = None
         self.title = ElidedLabel(name, "heading")
         self.note = label("", "warning", wrap=True)
@@ -246,6 +247,11 @@ class PlotPanel(QWidget):
         return self._plot
 
     def _style(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
+        """Colours, grid and axes, where they are not those of the last time: each costs a layout of the axes."""
+        styled = (theme, self.x_title, self.y_title)
+        if styled == self._styled:
+            return
+        self._styled = styled
         plot.setBackground(theme.surface)
         plot.showGrid(x=True, y=True, alpha=0.12)
         self.style_axis(plot.getAxis("bottom"), self.x_title, theme)

@@ -104,9 +104,9 @@ def test_icons_follow_the_theme(services: Services, qtbot) -> None:  # type: ign
         return {c.name().upper() for c in colors if c.alpha() == 255}
 
     services.themes.set_mode("light")
-    assert ink() == {LIGHT.text}
+    qtbot.waitUntil(lambda: ink() == {LIGHT.text})
     services.themes.set_mode("dark")
-    assert ink() == {DARK.text}
+    qtbot.waitUntil(lambda: ink() == {DARK.text})
 
 
 def test_switching_restyles_and_tells(services: Services, qtbot) -> None:  # type: ignore[no-untyped-def]

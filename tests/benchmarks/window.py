@@ -211,6 +211,7 @@ class Bench:
         self.window.show_page("recipe")
         page, queue = self.window.page("recipe"), self.window.page("convert").queue
         self.plan(target)
+        self.rest(0.1)
         self.wait(page.convert.isEnabled)
         page.set_output(self.scratch / f"{target}-{number}.gguf")
         before = len(queue.entries)
