@@ -179,6 +179,19 @@ def _runs(block: Block, t: TensorPlan, form: Format, part: int, data: np.ndarray
         yield form.part_offset(part, t.shape, block.start + i, block.columns[0]), run
 
 
+def encoded_runs(
+    checkpoint: Checkpoint, t: TensorPlan, block: Block, options: EncodeOptions
+) -> list[tuple[int, int, np.ndarray]]:
+    """The bytes that a block becomes, as (part, offset in the part, uint8 array). Raises UserError like `encode`."""
+    if t.format is None:
+        raw = checkpoint.read_raw(t.source.pieces[0].tensor, block.start, block.stop, block.columns)
+        offset = row_bytes(t.source_dtype, t.columns) * block.start + row_bytes(t.source_dtype, block.columns[0])
+        return [(0, offset, raw.reshape(-1))]
+    encoded = encode(t, read_block(checkpoint, t, block), options)
+    flat = ((part, np.ascontiguousarray(data).reshape(-1).view(np.uint8)) for part, data in enumerate(encoded))
+    return [(part, offset, run) for part, data in flat for offset, run in _runs(block, t, t.format, part, data)]
+
+
 _TOO_WIDE = (
     "Its values are too large or too small for this format's scales: keep it in 16 bits with a 'keep' rule, or choose "
     "another format for it."

@@ -204,6 +204,8 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
         result = _drive(job, quiet=args.json)
         if args.json:
             show(result_data(result))
+        elif result.was_there:
+            print(f"{result.output} is finished already, as this command would write it; nothing was left to do.")
         else:
             print(f"done in {format_duration(result.seconds)}: {result.output} ({format_bytes(result.actual_bytes)})")
             print(

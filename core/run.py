@@ -19,6 +19,7 @@ import psutil
 from core.blocks import Block, BlockResult, BlockWorker, split, with_options
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
+from core.finished import is_finished
 from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
 from core.metrics.error import ErrorSum
@@ -35,7 +36,10 @@ VERIFY_CHUNK = 8 << 20
 
 @dataclass(frozen=True)
 class RunResult:
-    """A finished, verified output. predicted_bytes and actual_bytes are equal, or it would not have been finished."""
+    """A finished, verified output. predicted_bytes and actual_bytes are equal, or it would not have been finished.
+
+    was_there: a resumed run found nothing left to do, and measured no errors.
+    """
 
     output: Path
     predicted_bytes: int
@@ -43,6 +47,7 @@ class RunResult:
     seconds: float
     peak_rss_bytes: int
     tensors: tuple[TensorResult, ...]
+    was_there: bool = False
 
 
 def job_id(plan: Plan) -> str:
@@ -75,8 +80,9 @@ def run(
 ) -> Generator[Progress, None, RunResult]:
     """Write, verify and name the output; yields after every block, returns the result.
 
-    resume: go on with an interrupted run of the same job; a journal of another job is an error then, and without it
-    any unfinished output of that name starts anew. Raises UserError, or Cancelled, which leaves a resumable state.
+    resume: go on with an interrupted run of the same job, or find that it is finished; a journal of another job is an
+    error then, and without it any unfinished output of that name starts anew. Raises UserError, or Cancelled, which
+    leaves a resumable state.
     """
     output = Path(output).absolute()
     job = job_id(plan)
@@ -84,6 +90,10 @@ def run(
     if resume and (entries := read(journal_path(output), job)) and _is_named(output, plan, entries):
         journal_path(output).unlink(missing_ok=True)  # all that was left to do when the run was stopped
         return _run_result(output, plan, entries, clock)
+    if resume and not overwrite and is_finished(plan, checkpoint, output, token):
+        tensors = tuple(_result(t, None) for t in plan.tensors)
+        size = output_size(output)
+        return RunResult(output, plan.bytes_total, size, clock.elapsed, peak_rss_bytes(), tensors, was_there=True)
     check_output(output, checkpoint, plan.layout, overwrite)
     check_leftovers(output)
     threads = threads or worker_count()

@@ -1,4 +1,4 @@
-"""A single tensor of 2.1 GB, and the memory that converting it takes."""
+"""A single tensor of 2.1 GB, rows of 50 million values, and the memory that converting them takes."""
 
 import json
 import struct
@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from checkpoint_files import LLAMA_CONFIG, safetensors_bytes
 from tiny_models import write_llama
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -19,6 +21,27 @@ ROWS, COLUMNS = 128_256, 8192  # Llama-3's vocabulary at the width of 70B: 2.1 G
 def test_a_tensor_of_two_gigabytes_takes_little_memory(tmp_path, target):
     source = write_llama(tmp_path / "source", hidden=COLUMNS, heads=64, kv_heads=8, layers=1, ffn=1024)
     _widen_vocabulary(source)
+    _convert(source, target, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["w4a16-channel", "w8a16-channel-asym"])
+def test_rows_of_fifty_million_values_take_little_memory(tmp_path, target):
+    rows, columns = 3, 50_000_000
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "config.json").write_text(json.dumps(LLAMA_CONFIG))
+    end = rows * columns * 2
+    entry = {"dtype": "BF16", "shape": [rows, columns], "data_offsets": [0, end]}
+    part = np.random.default_rng(0).standard_normal(1 << 20).astype(np.float32).view(np.uint16)[1::2].tobytes()
+    with (tmp_path / "source" / "model.safetensors").open("wb") as f:
+        f.write(safetensors_bytes({"model.layers.0.mlp.down_proj.weight": entry}))
+        start = f.tell()
+        while f.tell() < start + end:
+            f.write(part[: start + end - f.tell()])
+    _convert(tmp_path / "source", target, tmp_path)
+
+
+def _convert(source, target, tmp_path):
     command = [sys.executable, "-m", "core.cli", "convert", source, "--to", target, "-o", tmp_path / "out", "--json"]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
