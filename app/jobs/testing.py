@@ -161,7 +161,7 @@ class SweepOrder:
 
     shape: Shape
     paths: tuple[Path | None, Path | None] = (None, None)
-    context: int = 512
+    context: int = 128
     exact: bool = False
 
 

@@ -24,7 +24,7 @@ from core import units
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 from core.runtime.results import Number, ResultStore, StoredResult, new_result
-from core.runtime.sweep import BATCHES, Sweep, SweepPoint, sweep_data, titled
+from core.runtime.sweep import BATCHES, Sweep, SweepPoint, sweep_data
 
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
@@ -43,8 +43,11 @@ class CoreModel:
         self.nbytes = loaded.weight_bytes + loaded.program.cache.nbytes
 
     def close(self) -> None:
+        from core.runtime.release import release_memory
+
         self.loaded.unload()
         self.loaded.checkpoint.close()
+        release_memory()
 
 
 class CoreBackend:
@@ -250,8 +253,9 @@ def _layers_of(model: Any, path: Path | None) -> list[tuple[str, int, int]]:
         return []
     taken: dict[tuple[str, int, int], int] = {}
     with open_checkpoint(path) as checkpoint:
+        headless = all(tensor.role is not Role.HEAD for tensor in checkpoint.tensors)  # the embedding is the head, too
         for tensor in checkpoint.tensors:
-            if len(tensor.shape) == 2 and tensor.role is not Role.EMBED:
+            if len(tensor.shape) == 2 and (headless or tensor.role is not Role.EMBED):
                 key = (tensor.dtype, tensor.shape[0], tensor.shape[1])
                 taken[key] = taken.get(key, 0) + tensor.nbytes
     return sorted(taken, key=lambda key: -taken[key])
@@ -281,6 +285,7 @@ def _layer_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint,
 
 def _decode_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint, None, Sweep]:
     from core.hardware.cpu import memory
+    from core.runtime.release import release_memory
     from core.runtime.sweep import decode_sweep
 
     first, second = order.paths
@@ -300,7 +305,8 @@ def _decode_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint
         for checkpoint, loaded in opened:
             loaded.unload()
             checkpoint.close()
-    return titled(sweep, f"{first.name} and {second.name}, {sweep.title}")
+        release_memory()
+    return sweep
 
 
 class _Returned:
@@ -365,8 +371,9 @@ def _answer_result(entry: AnswerEntry) -> StoredResult:
 
 
 def _sweep_result(entry: SweepEntry) -> StoredResult:
-    sweep = entry.sweep
+    sweep, paths = entry.sweep, entry.order.paths
+    names = [path.name for path in paths if path] if entry.order.shape.decode else sweep.names
     return new_result(
-        "sweep", f"Sweep: {sweep.title}, {' and '.join(sweep.names)}", _activations(entry.order.exact).value,
+        "sweep", f"Sweep: {sweep.title}, {' and '.join(names)}", _activations(entry.order.exact).value,
         sweep.numbers, sweep_data(sweep),
     )  # fmt: skip

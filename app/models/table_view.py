@@ -130,7 +130,7 @@ class TablePanel(QWidget):
         if index.isValid():
             self.row_chosen.emit(self.model.row_at(index))
 
-    def _fit_first_column(self) -> None:
+    def fit_first_column(self) -> None:
         header = self.view.horizontalHeader()
         others = header.length() - header.sectionSize(0)
         header.resizeSection(0, max(self.view.viewport().width() - others, NAME_WIDTH))
@@ -138,7 +138,7 @@ class TablePanel(QWidget):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if watched is self.view.viewport():
             if event.type() == QEvent.Type.Resize:
-                self._fit_first_column()
+                self.fit_first_column()
             return False
         is_key = watched is self.filter and event.type() == QEvent.Type.KeyPress
         if is_key and event.key() == Qt.Key.Key_Escape and self.filter.text():

@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QWidget
 from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
 from app.plots.sweep import GIGA, LOOKS, mark_text
-from app.plots.ticks import plain_numbers
+from app.plots.ticks import set_plain_ticks
 from app.theme import Theme
 from core.runtime.sweep import Sweep, SweepPoint
 from core.units import format_rate
@@ -54,7 +54,6 @@ class RooflinePlot(PlotPanel):
         for side in ("left", "bottom"):
             axis = plot.getAxis(side)
             axis.enableAutoSIPrefix(False)
-            axis.logTickStrings = plain_numbers
         points = sweep.points
         left, right = min(p.intensity for p in points) / 2, max(p.intensity for p in points) * 2
         low, high = min(p.rate for p in points), max(p.rate for p in points)
@@ -81,6 +80,8 @@ class RooflinePlot(PlotPanel):
             for point in (line[0], line[-1]) if len(line) > 1 else line:
                 x, y = math.log10(point.intensity), math.log10(point.rate / GIGA)
                 mark_text(plot, f"{point.batch}", x, y, theme, (0.5, -0.1) if number else (0.5, 1.1))
+        set_plain_ticks(plot.getAxis("bottom"), left, right)
+        set_plain_ticks(plot.getAxis("left"), low / GIGA, high / GIGA)
         plot.setXRange(math.log10(left), math.log10(right), padding=0.02)
         plot.setYRange(math.log10(low / GIGA), math.log10(high / GIGA) + 0.2, padding=0.1)
 

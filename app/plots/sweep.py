@@ -13,7 +13,7 @@ from PySide6.QtWidgets import QWidget
 
 from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
-from app.plots.ticks import plain_numbers
+from app.plots.ticks import set_plain_ticks
 from app.theme import CAPTION, Theme, ui_font
 from core.runtime.sweep import COLUMNS, Sweep, SweepPoint, sweep_rows
 from core.units import format_duration
@@ -84,7 +84,6 @@ class SweepPlot(PlotPanel):
         plot.setLogMode(x=False, y=log)
         left = plot.getAxis("left")
         left.enableAutoSIPrefix(False)
-        left.logTickStrings = plain_numbers
         batches = sorted({p.batch for p in self._sweep.points})
         plot.getAxis("bottom").setTicks([[(math.log2(b), str(b)) for b in batches]])
         for number, (_, points) in zip(self._numbers(), self._lines(), strict=True):
@@ -119,8 +118,10 @@ class SweepPlot(PlotPanel):
             low, high = min(low, 1.0), max(high, 1.0)
         if log:
             plot.setYRange(math.log10(low), math.log10(high), padding=0.12)
+            set_plain_ticks(plot.getAxis("left"), low, high)
         else:
             plot.setYRange(0.0, 1.12 * high, padding=0)
+            plot.getAxis("left").setTicks(None)
 
     def _numbers(self) -> Sequence[int]:
         return (1,) if self._quantity.value is None else (0, 1)

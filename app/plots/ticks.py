@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pyqtgraph
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
@@ -13,11 +18,9 @@ def powers_of_ten(values: Sequence[float], _scale: float, _spacing: float) -> li
     return ["" if power is None else "10" + str(power).translate(_SUPERSCRIPT) for power in whole]
 
 
-def plain_numbers(values: Sequence[float], _scale: float, _spacing: float) -> list[str]:
-    """1, 2, 5 and their tens are labelled as they are: for axes over one to three decades."""
-    labels = []
-    for value in values:
-        number = 10.0**value
-        first = f"{number:.3e}"[:5]
-        labels.append(f"{float(f'{number:.3g}'):g}" if first in ("1.000", "2.000", "5.000") else "")
-    return labels
+def set_plain_ticks(axis: pyqtgraph.AxisItem, low: float, high: float) -> None:
+    """Label an axis in logarithms over one to three decades: 1, 2, 5 and their tens, as they are. low, high: values."""
+    first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
+    steps = (1, 2, 5) if last - first < 6 else (1,)
+    numbers = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+    axis.setTicks([[(math.log10(number), f"{number:g}") for number in numbers]])

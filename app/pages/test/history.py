@@ -16,6 +16,7 @@ from app.widgets.basics import Splitter, button, label, set_available
 from app.widgets.text import explain
 from core.runtime.results import StoredResult, markdown
 
+WIDE, NARROW = 480, 200  # px of a result's column, alone and beside another
 HINT = "Select one result to see it, or two (with Ctrl) to compare them."
 
 
@@ -93,7 +94,8 @@ class HistoryPanel(QWidget):
         self.detail.model.set_rows(stored_rows(chosen))
         self.detail.view.setColumnHidden(2, len(chosen) < 2)
         self.detail.view.setColumnHidden(3, len(chosen) < 2)
-        self.detail._fit_first_column()
+        self.detail.view.horizontalHeader().resizeSection(1, WIDE if len(chosen) < 2 else NARROW)
+        self.detail.fit_first_column()
         if len(chosen) >= 2:
             self.names.setText(f"A: {chosen[0].title}   B: {chosen[1].title}")
         else:

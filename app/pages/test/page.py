@@ -31,6 +31,14 @@ from app.widgets.text import explain
 
 TABS = ("Text", "Numbers", "Kernels", "Sweep", "History")
 SHAPES_KEY = "test-shapes"
+KERNEL_WIDTHS = (
+    "",
+    "9 heads on 3 × 64",
+    "Q5_0 × int8 per 32 values…",
+    "avx512bf16",
+    "the best this processor has",
+    "Quantized",
+)
 STATES = {"loading": "Loading…", "generating": "Generating…", "sweeping": "Measuring…", "": ""}
 
 
@@ -98,7 +106,7 @@ class TestPage(Page):
         self.slower = label("", "warning", wrap=True, selectable=True)
         self.kernels = TablePanel(
             RowsModel(kernel_columns(), explain), "Kernel report",
-            ("", "99 999 × 99 999", "a kernel's name", "AVX-512 VNNI", "a sentence that is long enough", "Quantized"),
+            KERNEL_WIDTHS,
             filter_hint="Filter by operation, kernel or reason", totals=False,
         )  # fmt: skip
         self.sweep = SweepPanel(bench)
@@ -287,5 +295,5 @@ def _column(*parts: QWidget) -> QWidget:
     layout.setContentsMargins(0, SPACE_3, 0, 0)
     layout.setSpacing(SPACE_2)
     for part in parts:
-        layout.addWidget(part, 1 if part is parts[-1] or isinstance(part, TablePanel) else 0)
+        layout.addWidget(part, 1 if isinstance(part, (TablePanel, AnswersPanel)) else 0)
     return outer

@@ -41,7 +41,7 @@ class SweepPanel(QWidget):
         self.shape.setMinimumContentsLength(28)
         self.shape.activated.connect(lambda _row: self._show_context())
         self.context_word = term("context", "Context", "muted")
-        self.context = number_box("Context of the sweep", 1, 131072, 512, suffix=" tokens", hint=explain("context"))
+        self.context = number_box("Context of the sweep", 1, 131072, 128, suffix=" tokens", hint=explain("context"))
         self.context.setMinimumWidth(130)
         self.context_word.setBuddy(self.context)
         self.export = button("Export", icon="download", hint="Save values or pictures of this sweep")
@@ -198,7 +198,8 @@ def sweep_sentence(sweep: Sweep) -> str:
     ratios = dict(sweep.speedups)
     if not ratios:
         return sweep.note
-    first = f"{sweep.names[1]} is {ratios[min(ratios)]:.2f} × as fast as {sweep.names[0]} at batch {min(ratios)}"
+    name = sweep.names[1][:1].upper() + sweep.names[1][1:]
+    first = f"{name} is {ratios[min(ratios)]:.2f} × as fast as {sweep.names[0]} at batch {min(ratios)}"
     if sweep.crossover is None:
         end = f"and still {ratios[max(ratios)]:.2f} × at batch {max(ratios)}"
     elif sweep.crossover == min(ratios):
