@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -36,6 +37,8 @@ GROUP_ROLES = {
     KeepGroup.ATTENTION: frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V, Role.ATTN_QKV, Role.ATTN_OUT}),
     KeepGroup.FFN_DOWN: frozenset({Role.FFN_DOWN}),
 }
+
+MOST_SECONDS = 10.0  # that all rules together may look through the names
 
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
@@ -214,8 +217,17 @@ def _first_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target:
     """The rule that decides a tensor, by its name. Raises UserError for a rule that changes nothing."""
     can = _folder_quantizable if target.is_folder else _gguf_quantizable
     first: dict[str, Rule] = {}
+    deadline = time.monotonic() + MOST_SECONDS
     for rule in rules:
-        found = [t for t in tensors if rule.matches(*_names(t))]
+        found = []
+        for t in tensors:
+            if rule.matches(*_names(t)):
+                found.append(t)
+            if time.monotonic() > deadline:
+                raise UserError(
+                    f"Looking for '{rule.pattern}' in {len(tensors):,} names takes too long.",
+                    "Write the rule with fewer repeats.",
+                )
         if not found:
             example = tensors[len(tensors) // 2].name if tensors else ""
             raise UserError(

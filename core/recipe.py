@@ -11,6 +11,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.formats import Method
+from core.patterns import why_slow
 
 SCHEMA_VERSION = 1
 
@@ -48,6 +49,10 @@ class Rule:
                 f"'{self.pattern}' is not a valid pattern: {e}.",
                 "Write a regular expression such as 'blk\\.0\\.' or 'down_proj'.",
             ) from None
+        if why := why_slow(self.pattern):
+            raise UserError(
+                f"'{self.pattern}' could take forever: {why}.", "Write it with fewer repeats; several rules also do."
+            )
 
     def matches(self, *names: str) -> bool:
         return any(re.search(self.pattern, n) for n in names)
