@@ -258,7 +258,7 @@ class MainWindow(QMainWindow):
             settings.set_text("last/target", session.target)
         if session.device is not None:
             settings.set_text("last/device", session.device.key)
-        settings.set_number("last/context", session.context)
+        settings.set_number("last/context", session.wanted_context or session.context)
         settings.set_number("last/batch", session.batch)
         settings.sync()
         self.services.jobs.shutdown()

@@ -45,7 +45,7 @@ def open_in_background(services: Services, path: Path) -> None:
     def done(opened: Opened) -> None:
         services.settings.add_recent(opened.checkpoint.path)
         session = store.current
-        context = session.context
+        context = wanted = session.wanted_context or session.context
         if opened.shape is not None and opened.shape.context:
             context = min(context, opened.shape.context)
         store.update(
@@ -55,6 +55,7 @@ def open_in_background(services: Services, path: Path) -> None:
             opening=None,
             problem=None,
             context=context,
+            wanted_context=wanted,
         )
 
     def failed(error: BaseException) -> None:
@@ -70,7 +71,8 @@ def open_in_background(services: Services, path: Path) -> None:
             recipe=old.recipe,
             target=old.target,
             device=old.device,
-            context=old.context,
+            context=old.wanted_context or old.context,
+            wanted_context=old.wanted_context,
             batch=old.batch,
         )
     )

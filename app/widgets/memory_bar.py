@@ -240,7 +240,8 @@ class MemoryBar(QFrame):
             self._store.update(device=self._choices[number])
 
     def _on_context(self, row: int) -> None:
-        self._store.update(context=self.context.itemData(row))
+        tokens = self.context.itemData(row)
+        self._store.update(context=tokens, wanted_context=tokens)
 
 
 _NUMBER_ROLE = Qt.ItemDataRole.UserRole + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -194,3 +195,14 @@ def test_counts_and_mixes_in_words(tmp_path: Path) -> None:
     with open_checkpoint(quantized(tmp_path)) as checkpoint:
         assert type_mix(checkpoint).startswith("Q8_0 ")
         assert "F32" in type_mix(checkpoint)
+
+
+def test_a_small_context_does_not_stay_for_the_next_model(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    store = window.services.session
+    wanted = store.current.context
+    for name, longest, context in (("small", 512, 512), ("large", 4 * wanted, wanted)):
+        folder = write_llama(tmp_path / name)
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": longest}))
+        open_model(window, qtbot, folder)
+        assert store.current.context == context, name

@@ -196,5 +196,5 @@ def _done(entry: Entry) -> list[str]:
         f"{units.format_bytes(r.actual_bytes)}, {same} ({units.format_count(r.actual_bytes)} bytes)",
         f"SNR {units.format_decibels(snr)}",
         f"{units.format_duration(r.seconds)}",
-        f"peak memory {units.format_decimal(r.peak_rss_bytes)}",
+        f"peak memory of the whole program {units.format_decimal(r.peak_rss_bytes)}",
     ]
