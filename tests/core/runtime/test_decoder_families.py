@@ -15,6 +15,7 @@ from core.checkpoint import open_checkpoint
 from core.models.config import read_config
 from core.models.gguf_config import read_gguf_config
 from core.runtime.decoder import decoder_program
+from kernels.engine import Engine
 from kernels.matrix import Activations
 from kernels.program import Attention, Experts, Program, Rope, Step
 from kernels.reference.program import ReferenceProgram
@@ -65,6 +66,21 @@ def test_gguf(name: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
     found = difference(run_at_once(program_of(tmp_path / "model.gguf", LENGTH), ids), reference_logits(tiny(name), ids))
     print(f"{name}: {found:.1e}")
     assert found < TOLERANCE
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_engine(name: str, tiny: Callable[[str], Path]) -> None:
+    """What runs here (compiled, where it is built): the prompt at once, in two pieces, and token by token."""
+    ids, places = prompt(LENGTH), np.arange(LENGTH)
+    want = reference_logits(tiny(name), ids)
+    engine = Engine(program_of(tiny(name), LENGTH), threads=2)
+    at_once = engine.run(ids, np.zeros(LENGTH), places, places)
+    pieces = [engine.run(ids[i:j], np.zeros(j - i), places[i:j], np.arange(j - i)) for i, j in ((0, 17), (17, LENGTH))]
+    steps = [engine.run(ids[i : i + 1], [0], [i], [0]) for i in range(LENGTH)]
+    engine.close()
+    found = [difference(got, want) for got in (at_once, np.concatenate(pieces), np.concatenate(steps))]
+    print(f"{name} on {engine.isa}: " + ", ".join(f"{f:.1e}" for f in found))
+    assert max(found) < TOLERANCE
 
 
 @pytest.mark.parametrize(
