@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from kernels import dispatch
+from kernels import cpu, dispatch
 from kernels import engine_backends as _backends  # registers them
 from kernels.engine_backends import Cancelled
 from kernels.engine_report import KernelUse, kernel_uses
@@ -53,8 +53,10 @@ class Engine:
             raise ValueError(f"an engine has at least one thread, not {threads}")
         self.program = program
         self.threads = threads
-        chosen = dispatch.find("program", _backends.packing(program))
+        variant = _backends.packing(program)
+        chosen = dispatch.find("program", variant)
         self.backend = chosen.backend
+        self._reason = dispatch.reason("program", variant) or cpu.engine_missing or "the best that this processor has"
         self._executor: _Executor | None = chosen.function(program, threads)
 
     @property
@@ -119,7 +121,7 @@ class Engine:
 
     def report(self) -> tuple[KernelUse, ...]:
         """What computes each kind of step, and why nothing better does."""
-        return kernel_uses(self.program, self.backend)
+        return kernel_uses(self.program, self.backend, self._reason)
 
     def profile(self, on: bool) -> None:
         """Start measuring every step from zero, or stop."""

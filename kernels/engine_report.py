@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels import cpu, dispatch
 from kernels.matrix import Activations, Matrix
 from kernels.program import Attention, Embed, Experts, Linear, Program
 
@@ -20,10 +19,9 @@ class KernelUse:
     reason: str
 
 
-def kernel_uses(program: Program, backend: str) -> tuple[KernelUse, ...]:
-    """Every operation and shape of the program once, in order."""
+def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse, ...]:
+    """Every operation and shape of the program once, in order. reason: why this backend and no better one."""
     isa = backend.removeprefix("cpu:") if backend != "reference" else "numpy"
-    reason = _reason(backend)
     found: dict[KernelUse, None] = {}
 
     def use(op: str, shape: str, kernel: str, why: str = "") -> None:
@@ -61,10 +59,3 @@ def _product(weight: Matrix, activations: Activations) -> tuple[str, str]:
     if weight.format.startswith(("table4", "NF4", "FP4")):
         return f"{weight.format} × float32", "its levels are no whole multiples of a scale"
     return f"{weight.format} × float32", ""
-
-
-def _reason(backend: str) -> str:
-    passed_over = next((line.reason for line in dispatch.report() if line.op == "program"), "")
-    if backend == "reference":
-        return passed_over or cpu.engine_missing
-    return passed_over or "the best that this processor has"
