@@ -79,6 +79,11 @@ def find(op: str, variant: str = "") -> Implementation:
     return _choose(op, variant)[0]
 
 
+def reason(op: str, variant: str = "") -> str:
+    """Why nothing of higher priority than `find` gives now; '' when that is the best."""
+    return _choose(op, variant)[1]
+
+
 @contextmanager
 def only(backend: str) -> Iterator[None]:
     """Force 'reference', 'cpu' or one instruction set, such as 'cpu:avx2', in the whole process until it ends."""
