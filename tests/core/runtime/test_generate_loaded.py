@@ -131,12 +131,12 @@ def test_a_thousand_generations_do_not_grow(tiny: LoadedModel) -> None:
 
 
 def test_two_models_at_once_and_what_unloading_gives_back(folder: Path, tmp_path: Path) -> None:
-    """An allocator may keep some of what is given back, but then uses it again: a second time nothing is added."""
+    """An allocator keeps some of what is given back, now more, now less, and uses it again: nothing adds up."""
     big = write_llama(tmp_path / "big", hidden=512, ffn=2048, layers=4, heads=8)
     with opened(folder, capacity=64) as first:
         expected = run(first, max_tokens=8, ignore_end=True).tokens
         others, left = set(), []
-        for _ in range(4):
+        for _ in range(6):
             with opened(big, capacity=64) as second:
                 warm_up(second)
                 others.add(run(second, max_tokens=8, ignore_end=True).tokens)
@@ -148,7 +148,7 @@ def test_two_models_at_once_and_what_unloading_gives_back(folder: Path, tmp_path
             left.append(psutil.Process().memory_info().rss)
         assert len(others) == 1
         assert weights > 25e6
-        assert left[-1] - left[0] < weights / 2
+        assert min(left[3:]) - min(left[:3]) < weights / 2  # kept, they would be three times that of one model
         assert run(first, max_tokens=8, ignore_end=True).tokens == expected
 
 
