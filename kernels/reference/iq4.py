@@ -8,7 +8,7 @@ from kernels.layouts import IQ4_LEVELS
 from kernels.reference.arithmetic import ZERO, column_bytes, inverse
 from kernels.reference.kquants import nearest_scale
 from kernels.reference.legacy import pack_nibbles
-from kernels.reference.search import normalise
+from kernels.reference.search import GAIN, normalise
 from kernels.reference.search_block import CodeSet, ScaleSearch, search_scale
 from kernels.reference.search_symmetric import (
     Codes,
@@ -25,7 +25,7 @@ _SEARCH = SymmetricSearch(
         *(-127.0, -140.0, -131.43, -122.86, -114.29, -105.71, -97.14, -88.57, -80.0),
         *(132.0, 124.5, 117.0, 109.5, 102.0, 94.5, 87.0, 79.5, 72.0),
     ),
-    *(1, -32.0, 31.0, 16, 1, 0.49, True),
+    *(1, -32.0, 31.0, 16, 1, 0.49, True, 4 * GAIN),
 )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernels.reference.arithmetic import column_bytes
-from kernels.reference.search import normalise
+from kernels.reference.search import GAIN, normalise
 from kernels.reference.search_affine import AffineScales, AffineSearch, affine_codes, search_affine
 from kernels.reference.search_symmetric import (
     SymmetricScales,
@@ -22,26 +22,43 @@ from kernels.reference.search_symmetric import (
 )
 
 # The first margin or reach is used alone when there is no search; kernels/cpu/encode/kquants.h has the same numbers.
-Q2_K_SEARCH = AffineSearch(3, 15, (0.0, -0.9, -0.65, -0.4, -0.15, 0.1, 0.35, 0.6), 1, 16, 2, 0.98, True)
+Q2_K_SEARCH = AffineSearch(3, 15, (0.0, -0.9, -0.65, -0.4, -0.15, 0.1, 0.35, 0.6), 2, 16, 2, 0.98, True)
 Q4_K_SEARCH = AffineSearch(
-    15, 63, (0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82, 2.16, 2.5), 1, 16, 2, 0.49, True
+    15, 63, (0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82, 2.16, 2.5), 2, 16, 2, 0.49, True, GAIN / 8
 )
-Q5_K_SEARCH = AffineSearch(31, 63, (0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 1, 16, 2, 0.29, True)
+Q5_K_SEARCH = AffineSearch(31, 63, (0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 2, 16, 2, 0.29, True, GAIN / 8)
 Q3_K_SEARCH = SymmetricSearch((-4.0, -5.0, -4.33, -3.67, -3.0, 3.6, 3.2, 2.85, 2.5), 0, -32.0, 31.0, 16, 0, 0.78, True)
 # The gain of the longer list is in weighted data; without weights its time is not worth it.
 Q3_K_WEIGHTED_SEARCH = SymmetricSearch(
     (
-        *(-4.0, -5.2, -4.97, -4.74, -4.51, -4.28, -4.05, -3.82, -3.59, -3.36, -3.13, -2.9),
-        *(3.8, 3.52, 3.24, 2.96, 2.68, 2.4),
+        *(-4.0, -5.2, -5.0, -4.9, -4.8, -4.7, -4.6, -4.5, -4.4, -4.3, -4.2, -4.1, -3.9, -3.8),
+        *(-3.7, -3.6, -3.5, -3.4, -3.3, -3.2, -3.1, -3.0, -2.8, 3.8, 3.6, 3.4, 3.2, 3.0, 2.8, 2.6, 2.4),
     ),
     *(1, -32.0, 31.0, 16, 1, 0.78, True),
 )
 Q6_K_SEARCH = SymmetricSearch(
     (
-        *(-32.0, -32.5, -31.72, -31.44, -30.91, -30.38, -29.85, -29.31, -28.25, -27.19, -26.12, -25.06, -24.0),
+        *(
+            -32.0,
+            -33.0,
+            -32.75,
+            -32.5,
+            -32.25,
+            -31.72,
+            -31.44,
+            -30.91,
+            -30.38,
+            -29.85,
+            -29.31,
+            -28.25,
+            -27.19,
+            -26.12,
+            -25.06,
+            -24.0,
+        ),
         *(31.0, 30.39, 29.78, 29.17, 28.56, 27.94, 27.33, 26.72, 26.11, 25.5),
     ),
-    *(0, -128.0, 127.0, 16, 1, 0.145, True),
+    *(0, -128.0, 127.0, 16, 1, 0.145, True, 4 * GAIN),
 )
 
 

@@ -14,13 +14,14 @@ from kernels.reference.arithmetic import ZERO, clamp, f16_bits, minimum
 from kernels.reference.fit import exponent_bits, inverse_power, largest_magnitude, normalise_weights
 
 LARGEST_SUM = np.float32(3.0e38)
-# Of equally good scales the first is kept, so that sub-blocks agree and share a grid: only more than rounding counts.
-MORE_THAN_ROUNDING = np.float32(1 + 2.0**-20)
+# Of equally good scales the first is kept, so that sub-blocks agree and share a grid: a gain below this share of
+# Σ w·x² does not count.
+GAIN = 2.0**-20
 
 # Scales may be fitted to a few columns of great importance, but no value may end further from its source than
 # the formats promise (core/formats/ggml.py), a share of the largest magnitude. Fits keep to this part of it, so that
 # the rounding of scales has room.
-FIT_SHARE = np.float32(0.8)
+FIT_SHARE = np.float32(0.97)
 # Added to the error of what breaks that promise.
 BROKEN = np.float32(1.0e30)
 

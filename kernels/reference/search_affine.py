@@ -15,8 +15,8 @@ from kernels.reference.fit import weigh
 from kernels.reference.search import (
     BROKEN,
     FIT_SHARE,
+    GAIN,
     LARGEST_SUM,
-    MORE_THAN_ROUNDING,
     Normalised,
     StoredScale,
     largest_sub,
@@ -41,6 +41,7 @@ class AffineSearch:
     d_refits: int  # of d and dmin to all codes
     error_bound: float  # of any value, as a share of the block's largest magnitude
     neighbours: bool  # whether L ± 1 and M ± 1 are tried
+    gain: float = GAIN  # that counts, see there
 
 
 def position(x: np.ndarray, inverse_scale: np.ndarray, offset: np.ndarray, levels: int) -> np.ndarray:
@@ -100,38 +101,50 @@ def fit_affine(x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search:
     """The best real-valued lines, [rows of x].
 
     Stretch the range of x over levels + each of `margins` steps (a negative margin leaves room, a positive one clips
-    the top), fit by least squares to the codes, keep the line that explains most.
+    the top), fit by least squares to the codes, keep the line that leaves least.
     """
-    low, high, sum_x = np.zeros(len(x), np.float32), x[:, 0], np.zeros(len(x), np.float32)
+    low, high = np.zeros(len(x), np.float32), x[:, 0]
+    sum_x, squares = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
     sum_w = np.full(len(x), np.float32(x.shape[1] if w is None else 0))
     for i in range(x.shape[1]):
         low, high = minimum(low, x[:, i]), maximum(high, x[:, i])
-        sum_x = sum_x + weigh(w, i, x[:, i])
+        wx = weigh(w, i, x[:, i])
+        sum_x, squares = sum_x + wx, squares + wx * x[:, i]
         if w is not None:
             sum_w = sum_w + w[:, i]
     span = high - low
-    inverse_span = inverse(span)
+    inverse_span, gain = inverse(span), squares * np.float32(search.gain)
     best_scale, best_low = span * (ONE / np.float32(search.levels)), low
     best_q = best_qq = np.zeros(len(x), np.float32)
-    most = np.full(len(x), -LARGEST_SUM)
+    least = np.full(len(x), LARGEST_SUM)
     for k in range(len(search.margins) + search.refits):
         if k < len(search.margins):
             inverse_scale = inverse_span * (np.float32(search.levels) + np.float32(search.margins[k]))
             start = low
         else:
             inverse_scale, start = inverse(best_scale), best_low
-        q, qq, xq = affine_sums(x, w, inverse_scale, start, search.levels)
+        step, offset = inverse(inverse_scale), -(start * inverse_scale)
+        # For the errors e in steps: Σ w·e, Σ w·e², Σ w·e·q.
+        sum_e, ee, eq, q, qq = (np.zeros(len(x), np.float32) for _ in range(5))
+        for i in range(x.shape[1]):
+            scaled = x[:, i] * inverse_scale + offset
+            code = rint(clamp(scaled, 0, search.levels))
+            e = scaled - code
+            we, wq = weigh(w, i, e), weigh(w, i, code)
+            sum_e, ee, eq = sum_e + we, ee + we * e, eq + we * code
+            q, qq = q + wq, qq + wq * code
         determinant = sum_w * qq - q * q
         solvable = _SINGULAR * sum_w * qq < determinant
-        fitted = (qq * sum_x - q * xq) * inverse(determinant)
-        new_low = np.where(solvable, minimum(fitted, ZERO), start)
-        # The best scale for this minimum, and what both explain of Σ w·x².
-        covered = xq - new_low * q
-        new_scale = covered * inverse(qq)
-        explained = new_scale * covered + new_low * ((sum_x + sum_x) - new_low * sum_w)
-        better = most * MORE_THAN_ROUNDING < explained
-        most = np.where(better, explained, most)
-        best_scale, best_low = np.where(better, new_scale, best_scale), np.where(better, new_low, best_low)
+        moved = np.where(solvable, (qq * sum_e - q * eq) * inverse(determinant), ZERO)
+        new_low = minimum(start + step * moved, ZERO)
+        # The best scale for this minimum, and what both leave of Σ w·e².
+        shift = (new_low - start) * inverse_scale
+        covered = eq - shift * q
+        change = covered * inverse(qq)
+        left = (ee + shift * (shift * sum_w - (sum_e + sum_e)) - change * covered) * (step * step)
+        better = left + gain < least
+        least = np.where(better, left, least)
+        best_scale, best_low = np.where(better, step + step * change, best_scale), np.where(better, new_low, best_low)
         best_q, best_qq = np.where(better, q, best_q), np.where(better, qq, best_qq)
     inside = allowed * FIT_SHARE
     best_low = minimum(best_low, low + inside)

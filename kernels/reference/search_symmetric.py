@@ -15,8 +15,8 @@ from kernels.reference.fit import weigh
 from kernels.reference.search import (
     BROKEN,
     FIT_SHARE,
+    GAIN,
     LARGEST_SUM,
-    MORE_THAN_ROUNDING,
     Normalised,
     StoredScale,
     largest_sub,
@@ -52,6 +52,7 @@ class SymmetricSearch:
     d_refits: int  # of d to all codes
     error_bound: float  # of any value, as a share of the block's largest magnitude
     neighbours: bool  # whether L ± 1 are tried
+    gain: float = GAIN  # that counts, see there
 
 
 def scale_sums(
@@ -126,7 +127,7 @@ def fit_scale(
         else:
             inverse_scale = inverse(best_xq / best_qq)
         xq, qq = scale_sums(codes, x, w, inverse_scale)
-        better = best_xq * best_xq * qq * MORE_THAN_ROUNDING < xq * xq * best_qq
+        better = best_xq * best_xq * qq * (ONE + np.float32(search.gain)) < xq * xq * best_qq
         best_xq, best_qq = np.where(better, xq, best_xq), np.where(better, qq, best_qq)
     return limit_scale(codes, best_xq, best_qq, np.abs(widest), allowed)
 

@@ -64,7 +64,7 @@ template <bool kWeighted>
 inline void encode_iq4_xs_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1, -32.0f, 31.0f, 16, 1, 0.49f, true};
+    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1, -32.0f, 31.0f, 16, 1, 0.49f, true, 4.0f * kGain};
     if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.49f, false};
     const SymmetricScales<8> scales = search_symmetric<Iq4Codes, 8>(block, search);
     I code[256];

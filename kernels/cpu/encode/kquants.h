@@ -41,7 +41,7 @@ inline void encode_q2_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.65f, -0.4f, -0.15f, 0.1f, 0.35f, 0.6f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 8, 1, 16, 2, 0.98f, true};
+    AffineSearch search = {kMargins, 8, 2, 16, 2, 0.98f, true};
     if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.98f, false};
     const AffineScales<16> scales = search_affine<3, 15, 16>(block, search);
     I code[256], byte[16], words[4];
@@ -59,8 +59,9 @@ template <bool kWeighted>
 inline void encode_q3_k_lanes(const Batch& batch) {
     // The gain of the longer list is in weighted data; without weights its time is not worth it.
     static constexpr float kReaches[] = {-4.0f, -5.0f, -4.33f, -3.67f, -3.0f, 3.6f, 3.2f, 2.85f, 2.5f};
-    static constexpr float kWeightedReaches[] = {-4.0f,  -5.2f,  -4.97f, -4.74f, -4.51f, -4.28f, -4.05f, -3.82f, -3.59f,
-                                                 -3.36f, -3.13f, -2.9f,  3.8f,   3.52f,  3.24f,  2.96f,  2.68f,  2.4f};
+    static constexpr float kWeightedReaches[] = {
+        -4.0f, -5.2f, -5.0f, -4.9f, -4.8f, -4.7f, -4.6f, -4.5f, -4.4f, -4.3f, -4.2f, -4.1f, -3.9f, -3.8f, -3.7f, -3.6f,
+        -3.5f, -3.4f, -3.3f, -3.2f, -3.1f, -3.0f, -2.8f, 3.8f,  3.6f,  3.4f,  3.2f,  3.0f,  2.8f,  2.6f,  2.4f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
     SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 0, 0.78f, true};
@@ -113,7 +114,7 @@ inline void encode_q4_k_lanes(const Batch& batch) {
                                          0.8f, 1.14f, 1.48f,  1.82f,  2.16f, 2.5f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 12, 1, 16, 2, 0.49f, true};
+    AffineSearch search = {kMargins, 12, 2, 16, 2, 0.49f, true, 0.125f * kGain};
     if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.49f, false};
     const AffineScales<8> scales = search_affine<15, 63, 8>(block, search);
     I code[256];
@@ -128,7 +129,7 @@ inline void encode_q5_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.42f, 0.07f, 0.55f, 1.03f, 1.52f, 2.0f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 8, 1, 16, 2, 0.29f, true};
+    AffineSearch search = {kMargins, 8, 2, 16, 2, 0.29f, true, 0.125f * kGain};
     if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.29f, false};
     const AffineScales<8> scales = search_affine<31, 63, 8>(block, search);
     I code[256], high[256];
@@ -143,12 +144,13 @@ inline void encode_q5_k_lanes(const Batch& batch) {
 // value i beside value 64 + i.
 template <bool kWeighted>
 inline void encode_q6_k_lanes(const Batch& batch) {
-    static constexpr float kReaches[] = {-32.0f,  -32.5f,  -31.72f, -31.44f, -30.91f, -30.38f, -29.85f, -29.31f,
-                                         -28.25f, -27.19f, -26.12f, -25.06f, -24.0f,  31.0f,   30.39f,  29.78f,
-                                         29.17f,  28.56f,  27.94f,  27.33f,  26.72f,  26.11f,  25.5f};
+    static constexpr float kReaches[] = {-32.0f,  -33.0f,  -32.75f, -32.5f,  -32.25f, -31.72f, -31.44f,
+                                         -30.91f, -30.38f, -29.85f, -29.31f, -28.25f, -27.19f, -26.12f,
+                                         -25.06f, -24.0f,  31.0f,   30.39f,  29.78f,  29.17f,  28.56f,
+                                         27.94f,  27.33f,  26.72f,  26.11f,  25.5f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -128.0f, 127.0f, 16, 1, 0.145f, true};
+    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -128.0f, 127.0f, 16, 1, 0.145f, true, 4.0f * kGain};
     if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.145f, false};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<32>, 16>(block, search);
     I code[256], high[256], words[32];

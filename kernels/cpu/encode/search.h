@@ -16,8 +16,9 @@ namespace bitsmith {
 namespace BITSMITH_NS {
 
 constexpr float kLargestSum = 3.0e38f;
-// Of equally good scales the first is kept, so that sub-blocks agree and share a grid: only more than rounding counts.
-constexpr float kMoreThanRounding = 1.0f + 1.0f / (1 << 20);
+// Of equally good scales the first is kept, so that sub-blocks agree and share a grid: a gain below this share of
+// Σ w·x² does not count.
+constexpr float kGain = 1.0f / (1 << 20);
 
 template <int kCount>
 constexpr int count_of(const float (&)[kCount]) {
@@ -41,7 +42,7 @@ constexpr float kTwoPow60 = 1152921504606846976.0f;
 // Scales may be fitted to a few columns of great importance, but no value may end further from its source than the
 // formats promise (core/formats/ggml.py), a share of the block's largest magnitude. Fits keep to this part of it, so
 // that the rounding of scales has room.
-constexpr float kFitShare = 0.8f;
+constexpr float kFitShare = 0.97f;
 // Added to the error of what breaks that promise.
 constexpr float kBroken = 1.0e30f;
 

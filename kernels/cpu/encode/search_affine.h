@@ -54,50 +54,65 @@ struct AffineLine {
 struct AffineSearch {
     const float* margins;  // see fit_affine
     int count;
-    int refits;         // of a sub-block's line to its codes
-    int d_steps;        // candidates of d, and of dmin, see largest_sub
-    int d_refits;       // of d and dmin to all codes
-    float error_bound;  // of any value, as a share of the block's largest magnitude
-    bool neighbours;    // whether L ± 1 and M ± 1 are tried
+    int refits;          // of a sub-block's line to its codes
+    int d_steps;         // candidates of d, and of dmin, see largest_sub
+    int d_refits;        // of d and dmin to all codes
+    float error_bound;   // of any value, as a share of the block's largest magnitude
+    bool neighbours;     // whether L ± 1 and M ± 1 are tried
+    float gain = kGain;  // that counts, see there
 };
 
 // The best real-valued line: stretch the range of x over kLevels + each of `margins` steps (a negative margin leaves
-// room, a positive one clips the top), fit by least squares to the codes, keep the one that explains most.
+// room, a positive one clips the top), fit by least squares to the codes, keep the one that leaves least.
 template <int kLevels, int kValues, bool kWeighted>
 inline AffineLine fit_affine(const F* x, const F* w, const F& allowed, const AffineSearch& search) {
-    F low = splat(0.0f), high = x[0];
+    F low = splat(0.0f), high = x[0], squares = splat(0.0f);
     AffineLine line = {};
     line.w = splat(kWeighted ? 0.0f : float(kValues));
     for (int i = 0; i < kValues; ++i) {
         low = min(low, x[i]);
         high = max(high, x[i]);
-        line.x = line.x + weigh<kWeighted>(w, i, x[i]);
+        const F wx = weigh<kWeighted>(w, i, x[i]);
+        line.x = line.x + wx;
+        squares = squares + wx * x[i];
         if constexpr (kWeighted) line.w = line.w + w[i];
     }
     const F range = high - low;
     const F inverse_range = inverse(range);
     line.scale = range * splat(1.0f / kLevels);
     line.minimum = low;
-    F most = splat(-kLargestSum);
+    const F gain = squares * splat(search.gain);
+    F least = splat(kLargestSum);
     for (int k = 0; k < search.count + search.refits; ++k) {
         const F inverse_scale =
             k < search.count ? inverse_range * splat(float(kLevels) + search.margins[k]) : inverse(line.scale);
         const F start = k < search.count ? low : line.minimum;
-        const AffineSums sums = affine_sums<kLevels, kValues, kWeighted>(x, w, inverse_scale, start);
-        const F determinant = line.w * sums.qq - sums.q * sums.q;
-        const M solvable = less(splat(kSingular) * line.w * sums.qq, determinant);
-        const F fitted = (sums.qq * line.x - sums.q * sums.xq) * inverse(determinant);
-        const F minimum = select(solvable, min(fitted, splat(0.0f)), start);
-        // The best scale for this minimum, and what both explain of Σ w·x².
-        const F covered = sums.xq - minimum * sums.q;
-        const F scale = covered * inverse(sums.qq);
-        const F explained = scale * covered + minimum * ((line.x + line.x) - minimum * line.w);
-        const M better = less(most * splat(kMoreThanRounding), explained);
-        most = select(better, explained, most);
-        line.scale = select(better, scale, line.scale);
+        const F step = inverse(inverse_scale), offset = negate(start * inverse_scale);
+        // As in StepSums, for errors e in steps.
+        F e = splat(0.0f), ee = splat(0.0f), eq = splat(0.0f), sum_q = splat(0.0f), qq = splat(0.0f);
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
+            const F scaled = x[i] * inverse_scale + offset, q = rint(clamp(scaled, 0.0f, float(kLevels)));
+            const F error = scaled - q, we = weigh<kWeighted>(w, i, error), wq = weigh<kWeighted>(w, i, q);
+            e = e + we;
+            ee = ee + we * error;
+            eq = eq + we * q;
+            sum_q = sum_q + wq;
+            qq = qq + wq * q;
+        }
+        const F determinant = line.w * qq - sum_q * sum_q;
+        const M solvable = less(splat(kSingular) * line.w * qq, determinant);
+        const F moved = select(solvable, (qq * e - sum_q * eq) * inverse(determinant), splat(0.0f));
+        const F minimum = min(start + step * moved, splat(0.0f));
+        // The best scale for this minimum, and what both leave of Σ w·e².
+        const F shift = (minimum - start) * inverse_scale, covered = eq - shift * sum_q;
+        const F change = covered * inverse(qq);
+        const F left = (ee + shift * (shift * line.w - (e + e)) - change * covered) * (step * step);
+        const M better = less(left + gain, least);
+        least = select(better, left, least);
+        line.scale = select(better, step + step * change, line.scale);
         line.minimum = select(better, minimum, line.minimum);
-        line.q = select(better, sums.q, line.q);
-        line.qq = select(better, sums.qq, line.qq);
+        line.q = select(better, sum_q, line.q);
+        line.qq = select(better, qq, line.qq);
     }
     const F inside = allowed * splat(kFitShare);
     line.minimum = min(line.minimum, low + inside);

@@ -60,6 +60,7 @@ struct SymmetricSearch {
     int d_refits;           // of d to all codes
     float error_bound;      // of any value, as a share of the block's largest magnitude
     bool neighbours;        // whether L ± 1 are tried
+    float gain = kGain;     // that counts, see there
 };
 
 // A sub-block's own scale, Σ w·q² of its codes, and how small and large it may become: smaller, it would cut values
@@ -89,7 +90,7 @@ inline SubScale fit_scale(const F* x, const F* w, const F& allowed, const Symmet
         const F inverse_scale =
             k < search.count ? inverse_widest * splat(search.reaches[k]) : inverse(best.xq / best.qq);
         const ScaleSums sums = scale_sums<Codes, kValues, kWeighted>(x, w, inverse_scale);
-        const M better = less(best.xq * best.xq * sums.qq * splat(kMoreThanRounding), sums.xq * sums.xq * best.qq);
+        const M better = less(best.xq * best.xq * sums.qq * splat(1.0f + search.gain), sums.xq * sums.xq * best.qq);
         best.xq = select(better, sums.xq, best.xq);
         best.qq = select(better, sums.qq, best.qq);
     }
