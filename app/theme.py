@@ -251,19 +251,14 @@ class ThemeManager(QObject):
         return bool(self._waiting)
 
     def _dress_next(self) -> None:
-        while self._waiting and not shiboken6.isValid(self._waiting[0]):
-            del self._waiting[0]
-        if self._waiting:
-            root = self._waiting.pop(0)
-            root.setStyleSheet(self._sheet)
-            self._next.start()
-        if not any(shiboken6.isValid(r) and r.isVisible() for r in self._waiting):
-            self._freeze(False)
-
-    def _freeze(self, frozen: bool) -> None:
-        """No picture while half of a window has the old colours."""
-        for window in {r.window() for r in self._roots if shiboken6.isValid(r)}:
-            window.setUpdatesEnabled(not frozen)
+        root = next((r for r in self._waiting if shiboken6.isValid(r)), None)
+        if root is None:
+            self._waiting = []
+            return
+        del self._waiting[: self._waiting.index(root) + 1]
+        root.setStyleSheet(self._sheet)
+        root.setUpdatesEnabled(True)
+        self._next.start()
 
     def _on_system_changed(self, _scheme: object) -> None:
         if self._mode == "system":
@@ -287,8 +282,9 @@ class ThemeManager(QObject):
             self._sheet = stylesheet(theme)
             self._waiting = [r for r in self._roots if shiboken6.isValid(r)]
             self._waiting.sort(key=lambda r: not r.isVisible())
+            for root in self._waiting:
+                root.setUpdatesEnabled(False)  # no picture of it while half of it has the old colours
             if self._waiting:
-                self._freeze(True)
                 self._next.start()
         if self._waiting:
             QTimer.singleShot(1, self, lambda: refresh_icons(self._theme))

@@ -69,7 +69,7 @@ class Bench:
         from app.bootstrap import build_window, start_background
         from app.settings import Settings
 
-        self.scratch = scratch
+        self.scratch, self.converted = scratch, 0
         self.window: Any = build_window(Settings(scratch / "bench.ini"))
         self.window.resize(1280, 800)
         self.window.show()
@@ -204,7 +204,7 @@ class Bench:
             del page.preview._show_preview
         return seen[-1] - begun, results[-1].seconds, gap
 
-    def convert(self, target: str, number: int) -> float:
+    def convert(self, target: str) -> float:
         """Convert the open model; returns the longest blocked frame."""
         from window_help import longest_block
 
@@ -213,7 +213,8 @@ class Bench:
         self.plan(target)
         self.rest(0.1)
         self.wait(page.convert.isEnabled)
-        page.set_output(self.scratch / f"{target}-{number}.gguf")
+        self.converted += 1
+        page.set_output(self.scratch / f"{target}-{self.converted}.gguf")
         before = len(queue.entries)
         gap = longest_block(
             page.convert.click, lambda: len(queue.entries) > before and queue.entries[-1].state.final, WAIT
@@ -300,12 +301,12 @@ def main() -> int:
             figure(f"{count} it is planned, table sorted", [bench.plan(t) for t in targets[:3]], FRAME)
             figure(f"{count} pages are switched", [bench.pages() for _ in range(runs)], FRAME)
             figure(f"{count} the theme is switched", [bench.theme() for _ in range(runs)], FRAME)
-            figure(f"{count} it is converted", [bench.convert("Q8_0", n) for n in range(runs)], FRAME)
+            figure(f"{count} it is converted", [bench.convert("Q8_0") for _ in range(runs)], FRAME)
         tokens = write_tokens(scratch / "tokens.gguf")
         count = f"{TOKENS:,} tokens: blocked while"
         figure(f"{count} the model is opened", [bench.reopen(tokens, small) for _ in range(runs)], FRAME)
         figure(f"{count} it is planned", [bench.plan(t) for t in ("Q4_0", "Q5_0", "Q8_0")], FRAME)
-        figure(f"{count} it is converted", [bench.convert("Q8_0", n) for n in range(runs)], FRAME)
+        figure(f"{count} it is converted", [bench.convert("Q8_0") for _ in range(runs)], FRAME)
         wide = write_llama(scratch / "wide", hidden=4096, heads=32, kv_heads=8, layers=1, ffn=4096)
         figure("blocked while a model is opened", [bench.open(wide)], FRAME)
         for target in ("Q8_0", "Q4_0", "Q4_K_M", "IQ4_XS"):
@@ -316,7 +317,7 @@ def main() -> int:
         deep = write_llama(scratch / "deep", hidden=1024, heads=16, kv_heads=4, layers=8, ffn=2816)
         bench.open(deep)
         for target in ("Q8_0", "Q4_K_M"):
-            figure(f"blocked while converting to {target}", [bench.convert(target, n) for n in range(runs)], FRAME)
+            figure(f"blocked while converting to {target}", [bench.convert(target) for _ in range(runs)], FRAME)
         figure("blocked while the window is closed", [bench.turn(bench.window.close)], FRAME)
     missed = [name for name, values, bound in figures if bound is not None and min(values) > bound]
     print(f"Beyond its bound: {', '.join(missed)}" if missed else "Everything within its bounds.")
