@@ -14,9 +14,10 @@ constexpr int kBits = 24;
 constexpr uint64_t kMask = (uint64_t{1} << kBits) - 1;
 constexpr int64_t kMaxChunks = int64_t{1} << 23;  // leaves room for claims past the end, one a worker
 
-// How long a worker looks for work before it sleeps: within a run, and outside of one.
-constexpr auto kBusySpin = std::chrono::microseconds(1000);
-constexpr auto kIdleSpin = std::chrono::microseconds(20);
+// How long a worker looks for work before it sleeps: within a run, where a serial part lasts less, and after one, while
+// the next token is drawn. Waking up takes about 50 microseconds.
+constexpr auto kBusySpin = std::chrono::microseconds(300);
+constexpr auto kIdleSpin = std::chrono::microseconds(150);
 
 void relax() {
 #if defined(__x86_64__) || defined(_M_X64)

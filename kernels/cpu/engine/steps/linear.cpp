@@ -104,13 +104,14 @@ void Linear::run(Run& run) {
     const size_t count = activation_ ? 1 : parts.size();
     int64_t all_tiles = 0;
     for (size_t i = 0; i < count; ++i) all_tiles += parts[i].weight->tiles;
-    std::vector<int64_t> tiles(count), ends(count);
+    tiles_.resize(count);
+    ends_.resize(count);
     int64_t chunks = 0;
     for (size_t i = 0; i < count; ++i) {
         const Packed& weight = *parts[i].weight;
-        tiles[i] = tiles_of_chunk(weight, run.rows, all_tiles, run.pool.threads());
-        chunks += (weight.tiles + tiles[i] - 1) / tiles[i];
-        ends[i] = chunks;
+        tiles_[i] = tiles_of_chunk(weight, run.rows, all_tiles, run.pool.threads());
+        chunks += (weight.tiles + tiles_[i] - 1) / tiles_[i];
+        ends_[i] = chunks;
     }
     const auto product = [&](size_t i, int64_t begin, int64_t end, int thread) {
         const Part& part = parts[i];
@@ -123,9 +124,9 @@ void Linear::run(Run& run) {
     };
     run.pool.run(chunks, [&](int64_t chunk, int thread) {
         size_t i = 0;
-        while (chunk >= ends[i]) ++i;
+        while (chunk >= ends_[i]) ++i;
         const Packed& weight = *parts[i].weight;
-        const int64_t begin = (chunk - (i ? ends[i - 1] : 0)) * tiles[i], end = std::min(begin + tiles[i], weight.tiles);
+        const int64_t begin = (chunk - (i ? ends_[i - 1] : 0)) * tiles_[i], end = std::min(begin + tiles_[i], weight.tiles);
         product(i, begin, end, thread);
         if (activation_ == nullptr) return;
         product(1, begin, end, thread);

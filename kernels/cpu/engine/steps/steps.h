@@ -111,6 +111,7 @@ struct Linear final : Step {
     const Norm* norm_ = nullptr;
     const ActMul* activation_ = nullptr;
     std::vector<int> acts_;             // of each part, in Run::prepared
+    std::vector<int64_t> tiles_, ends_;  // of each part: tiles of a chunk, and where its chunks end
     std::vector<int32_t> apart_;        // columns with outliers
     Memory without_;                    // x with zeros in them
 };
