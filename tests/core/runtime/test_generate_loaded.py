@@ -143,7 +143,7 @@ def test_two_models_at_once(folder: Path, tmp_path: Path) -> None:
 
 
 def test_unloading_gives_the_memory_back(tmp_path: Path) -> None:
-    """An allocator keeps some, now more, now less, and uses it again; of twelve models that were kept all would show."""
+    """An allocator keeps some, now more, now less, and uses it again; twelve models that were kept would show."""
     path = write_llama(tmp_path / "big", hidden=512, ffn=2048, layers=2, heads=8)
     left = []
     for _ in range(13):
