@@ -12,12 +12,13 @@
 namespace bitsmith::engine {
 
 class Memory {
-  public:
+public:
     Memory() = default;
     explicit Memory(int64_t bytes) : bytes_(bytes) {
         if (bytes <= 0) return;
 #if defined(__unix__) || defined(__APPLE__)
-        void* mapped = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        void* mapped =
+            mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (mapped == MAP_FAILED) throw std::bad_alloc();
         base_ = mapped;
         data_ = static_cast<char*>(mapped);
@@ -53,7 +54,7 @@ class Memory {
         }
     }
 
-  private:
+private:
     void swap(Memory& other) noexcept {
         std::swap(base_, other.base_);
         std::swap(data_, other.data_);

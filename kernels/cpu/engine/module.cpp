@@ -49,7 +49,7 @@ std::vector<float> values_of(const Floats& values) {
 
 // Builds a tape from calls in the order of the steps, and checks what the steps rely on.
 class Builder {
-  public:
+public:
     Builder(const std::string& isa, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
             int64_t capacity, const std::string& cache, const std::string& activations)
         : widths_(widths),
@@ -83,7 +83,8 @@ class Builder {
             require(outs[i] != x, "a product can not overwrite what it reads");
             std::vector<float> bias;
             if (!biases.empty() && !biases[i].is_none()) bias = values_of(nb::cast<Floats>(biases[i]));
-            require(bias.empty() || (int64_t)bias.size() == packed.rows, "a bias is not as long as its product is wide");
+            require(bias.empty() || (int64_t)bias.size() == packed.rows,
+                    "a bias is not as long as its product is wide");
             parts.push_back({&packed, outs[i], std::move(bias)});
         }
         program_.add(std::make_unique<Linear>(x, std::move(parts), accumulate, outliers, program_.contract()));
@@ -108,8 +109,8 @@ class Builder {
         require(width(q) == heads * dim && width(out) == heads * dim, "queries are not as wide as their heads");
         require(width(k) == kv_heads * dim && width(v) == kv_heads * dim, "keys are not as wide as their heads");
         require(window >= 0, "a window is not negative");
-        program_.add(std::make_unique<Attention>(q, k, v, out, layer, heads, scale, window, softcap, cache,
-                                                 program_.threads()));
+        program_.add(
+            std::make_unique<Attention>(q, k, v, out, layer, heads, scale, window, softcap, cache, program_.threads()));
     }
     void act_mul(int gate, int up, int out, const std::string& kind) {
         require(width(gate) == width(up) && width(up) == width(out), "gate, up and out differ in width");
@@ -125,7 +126,8 @@ class Builder {
     }
     void experts(int x, int logits, int out, const std::vector<nb::object>& gates, const std::vector<nb::object>& ups,
                  const std::vector<nb::object>& downs, int used, bool normalized, const std::string& kind) {
-        require(!gates.empty() && gates.size() == ups.size() && ups.size() == downs.size(), "experts have three weights");
+        require(!gates.empty() && gates.size() == ups.size() && ups.size() == downs.size(),
+                "experts have three weights");
         require((int64_t)gates.size() == width(logits), "one logit an expert");
         require(used >= 1 && used <= (int)gates.size(), "more experts are used than there are");
         std::vector<const Packed*> all[3];
@@ -161,7 +163,7 @@ class Builder {
     std::vector<double> times() const { return program_.times(); }
     int64_t nbytes() const { return program_.nbytes(); }
 
-  private:
+private:
     static int checked(int threads) {
         require(threads >= 1 && threads <= 1024, "a pool has 1 to 1024 threads");
         return threads;

@@ -90,8 +90,10 @@ void Pool::run_raw(int64_t count, Call call, const void* body) {
     finished_.fetch_add(work_on(0), std::memory_order_acq_rel);
     for (int spins = 0; finished_.load(std::memory_order_acquire) != count; ++spins) {
         // A worker that lost its core in the middle of a chunk gets it back sooner when this one lets go.
-        if (spins < 2000) relax();
-        else std::this_thread::yield();
+        if (spins < 2000)
+            relax();
+        else
+            std::this_thread::yield();
     }
 }
 

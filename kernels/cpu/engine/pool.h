@@ -13,7 +13,7 @@
 namespace bitsmith::engine {
 
 class Pool {
-  public:
+public:
     // threads: the caller counts as one.
     explicit Pool(int threads);
     ~Pool();
@@ -39,7 +39,7 @@ class Pool {
     bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
     bool take_cancel() { return cancelled_.exchange(false, std::memory_order_relaxed); }
 
-  private:
+private:
     using Call = void (*)(const void* body, int64_t chunk, int thread);
 
     void run_raw(int64_t count, Call call, const void* body);

@@ -132,7 +132,8 @@ void Program::check(const int32_t* tokens, const int32_t* sequences, const int32
     const auto require = [](const int32_t* values, int64_t count, int64_t limit, const char* what) {
         for (int64_t i = 0; i < count; ++i)
             if (values[i] < 0 || values[i] >= limit)
-                throw std::invalid_argument(std::string("a ") + what + " is outside of 0 … " + std::to_string(limit - 1));
+                throw std::invalid_argument(std::string("a ") + what + " is outside of 0 … " +
+                                            std::to_string(limit - 1));
     };
     require(tokens, rows, vocabulary_, "token");
     require(sequences, rows, cache_.sequences(), "sequence");

@@ -20,7 +20,7 @@ class Program;
 
 // Activations as products read them, one of each kind that the weights ask for. The memory is kept from step to step.
 class Prepared {
-  public:
+public:
     void start(int64_t rows) {
         rows_ = rows;
         used_ = 0;
@@ -31,7 +31,7 @@ class Prepared {
     const Act& at(int i) const { return acts_[i]; }
     int64_t panels() const { return used_ ? acts_[0].panels() : 0; }
 
-  private:
+private:
     static constexpr int kKinds = 4;  // of ActKind
     int64_t rows_ = 0;
     int used_ = 0;
@@ -44,13 +44,13 @@ struct Run {
     const Kernels& kernels;
     const OpTable& ops;
     Pool& pool;
-    int64_t rows = 0;                           // tokens; only the wanted ones after the last attention
+    int64_t rows = 0;  // tokens; only the wanted ones after the last attention
     std::vector<int32_t> tokens, sequences, positions;
-    std::vector<int32_t> wanted;                // rows whose logits are wanted, ascending, without repeats
+    std::vector<int32_t> wanted;                    // rows whose logits are wanted, ascending, without repeats
     std::vector<std::vector<int32_t>> of_sequence;  // rows of each sequence that is there, by position
     std::vector<float*> buffers;
     const std::vector<int64_t>& widths;
-    Prepared& prepared;            // for whoever runs
+    Prepared& prepared;                  // for whoever runs
     const std::vector<Memory>& scratch;  // kScratch bytes of each thread
 
     float* row(int buffer, int64_t index) const { return buffers[buffer] + index * widths[buffer]; }
@@ -61,7 +61,7 @@ struct Run {
 };
 
 class Step {
-  public:
+public:
     virtual ~Step() = default;
     virtual void run(Run& run) = 0;
     virtual std::vector<int> reads() const = 0;   // buffers
@@ -82,11 +82,13 @@ struct Angles {
     bool ready = false;
 
     void compute(const Run& run);
-    const float* cosines(int64_t row) const { return values.floats() + 2 * row * static_cast<int64_t>(frequencies.size()); }
+    const float* cosines(int64_t row) const {
+        return values.floats() + 2 * row * static_cast<int64_t>(frequencies.size());
+    }
 };
 
 class Cache {
-  public:
+public:
     Cache(int64_t sequences, int64_t capacity, CacheType type);
     void add_layer(int heads, int dim);
     CacheView view(int layer, int64_t sequence, int head) const;
@@ -98,7 +100,7 @@ class Cache {
     int layers() const { return static_cast<int>(layers_.size()); }
     int64_t nbytes() const;
 
-  private:
+private:
     struct Layer {
         int heads, dim, stride;
         Memory memory;  // [sequence][head]: keys, then values
@@ -112,7 +114,7 @@ class Cache {
 };
 
 class Program {
-  public:
+public:
     Program(const Kernels& kernels, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
             int64_t capacity, CacheType cache, Contract contract);
 
@@ -138,7 +140,7 @@ class Program {
     int64_t logits_width() const { return widths_[static_cast<size_t>(logits_)]; }
     int64_t nbytes() const;  // cache and buffers
 
-  private:
+private:
     void check(const int32_t* tokens, const int32_t* sequences, const int32_t* positions, int64_t rows,
                const int32_t* wanted, int64_t wanted_count) const;
     void lay_out(Run& run);
@@ -160,10 +162,10 @@ class Program {
     std::vector<Memory> scratch_;
     std::vector<std::unique_ptr<Step>> steps_;
     std::vector<Entry> tape_;
-    size_t narrow_at_ = 0;           // only wanted rows matter from this entry on
+    size_t narrow_at_ = 0;            // only wanted rows matter from this entry on
     std::vector<bool> wide_, alive_;  // buffers of all rows; of those, the ones that are read after narrow_at_
     std::vector<std::unique_ptr<Angles>> tables_;
-    std::vector<Memory> memory_;     // of each buffer
+    std::vector<Memory> memory_;  // of each buffer
     bool profiling_ = false;
     std::vector<double> times_;
     std::mutex running_;

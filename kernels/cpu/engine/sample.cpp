@@ -87,8 +87,8 @@ Cut cut_mass(const OpTable& ops, const float* logits, const double* share, int64
     std::vector<int32_t> ids(static_cast<size_t>(count));
     ids.resize(static_cast<size_t>(ops.gather_bucket(logits, count, largest, scale, edge, ids.data())));
     while (static_cast<int64_t>(ids.size()) > kFew) {
-        const auto [lowest, highest] = std::minmax_element(
-            ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[a] < logits[b]; });
+        const auto [lowest, highest] =
+            std::minmax_element(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[a] < logits[b]; });
         const float top = logits[*highest], bottom = std::max(logits[*lowest], low);
         scale = top > bottom ? kBuckets / (top - bottom) : 0.0f;
         if (!(scale > 0.0f) || !std::isfinite(scale)) break;
@@ -154,9 +154,8 @@ int32_t sample(const OpTable& ops, const float* logits, int64_t count, const int
         if (sampling.top_p < 1.0) {
             std::vector<int32_t> ordered = ids;
             const Cut cut = cut_sorted(logits, share.data(), ordered, sampling.top_p * total);
-            std::erase_if(ids, [&](int32_t id) {
-                return logits[id] < cut.logit || (logits[id] == cut.logit && id > cut.id);
-            });
+            std::erase_if(
+                ids, [&](int32_t id) { return logits[id] < cut.logit || (logits[id] == cut.logit && id > cut.id); });
         }
         std::erase_if(ids, [&](int32_t id) { return share[id] < sampling.min_p; });
         total = 0.0;

@@ -49,16 +49,16 @@ static void score_group(const CacheView& cache, int64_t position, const float* q
             BITSMITH_EACH for (int v = 0; v < vectors; ++v) sums[r][v] = fma(key[v], query, sums[r][v]);
         }
     }
-    BITSMITH_EACH for (int r = 0; r < rows; ++r)
-        BITSMITH_EACH for (int v = 0; v < vectors; ++v) store(scores + r * kKeyBlock + v * W, sums[r][v]);
+    BITSMITH_EACH for (int r = 0; r < rows; ++r) BITSMITH_EACH for (int v = 0; v < vectors; ++v)
+        store(scores + r * kKeyBlock + v * W, sums[r][v]);
 }
 
 // sums[r][d …] += Σ over positions [from, to) of the block of shares[r][i] · value
 template <int rows, int vectors, class T>
 static void add_group(const T* values, int stride, int from, int to, const float* shares, float* sums) {
     V total[rows][vectors];
-    BITSMITH_EACH for (int r = 0; r < rows; ++r)
-        BITSMITH_EACH for (int v = 0; v < vectors; ++v) total[r][v] = load(sums + r * stride + v * W);
+    BITSMITH_EACH for (int r = 0; r < rows; ++r) BITSMITH_EACH for (int v = 0; v < vectors; ++v) total[r][v] =
+        load(sums + r * stride + v * W);
     for (int i = from; i < to; ++i) {
         V value[vectors];
         BITSMITH_EACH for (int v = 0; v < vectors; ++v) value[v] = load(values + (int64_t)i * stride + v * W);
@@ -67,8 +67,8 @@ static void add_group(const T* values, int stride, int from, int to, const float
             BITSMITH_EACH for (int v = 0; v < vectors; ++v) total[r][v] = fma(value[v], share, total[r][v]);
         }
     }
-    BITSMITH_EACH for (int r = 0; r < rows; ++r)
-        BITSMITH_EACH for (int v = 0; v < vectors; ++v) store(sums + r * stride + v * W, total[r][v]);
+    BITSMITH_EACH for (int r = 0; r < rows; ++r) BITSMITH_EACH for (int v = 0; v < vectors; ++v)
+        store(sums + r * stride + v * W, total[r][v]);
 }
 
 // A vector of the cache's own type has kKeyTile values at most, so a row of values is whole groups of one vector.
@@ -138,8 +138,10 @@ BITSMITH_OP void with_rows(int rows, const Function& function) {
     if constexpr (most == 1) {
         function.template operator()<1>();
     } else {
-        if (rows == most) function.template operator()<most>();
-        else with_rows<most - 1>(rows, function);
+        if (rows == most)
+            function.template operator()<most>();
+        else
+            with_rows<most - 1>(rows, function);
     }
 }
 
@@ -169,17 +171,23 @@ static void attend_as(const Attend& task) {
 
 static void store_key(CacheType type, const CacheView& cache, int64_t position, const float* key, const float* value) {
     switch (type) {
-        case CacheType::kF16: return store_key_as<F16>(cache, position, key, value);
-        case CacheType::kBF16: return store_key_as<BF16>(cache, position, key, value);
-        case CacheType::kF32: return store_key_as<float>(cache, position, key, value);
+        case CacheType::kF16:
+            return store_key_as<F16>(cache, position, key, value);
+        case CacheType::kBF16:
+            return store_key_as<BF16>(cache, position, key, value);
+        case CacheType::kF32:
+            return store_key_as<float>(cache, position, key, value);
     }
 }
 
 static void attend(CacheType type, const Attend& task) {
     switch (type) {
-        case CacheType::kF16: return attend_as<F16>(task);
-        case CacheType::kBF16: return attend_as<BF16>(task);
-        case CacheType::kF32: return attend_as<float>(task);
+        case CacheType::kF16:
+            return attend_as<F16>(task);
+        case CacheType::kBF16:
+            return attend_as<BF16>(task);
+        case CacheType::kF32:
+            return attend_as<float>(task);
     }
 }
 

@@ -80,9 +80,12 @@ static void act_mul_as(const float* gate, const float* up, float* out, int64_t c
 
 static void act_mul(Activation kind, const float* gate, const float* up, float* out, int64_t count) {
     switch (kind) {
-        case Activation::kSilu: return act_mul_as<Activation::kSilu>(gate, up, out, count);
-        case Activation::kGelu: return act_mul_as<Activation::kGelu>(gate, up, out, count);
-        case Activation::kGeluTanh: return act_mul_as<Activation::kGeluTanh>(gate, up, out, count);
+        case Activation::kSilu:
+            return act_mul_as<Activation::kSilu>(gate, up, out, count);
+        case Activation::kGelu:
+            return act_mul_as<Activation::kGelu>(gate, up, out, count);
+        case Activation::kGeluTanh:
+            return act_mul_as<Activation::kGeluTanh>(gate, up, out, count);
     }
 }
 

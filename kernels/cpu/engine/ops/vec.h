@@ -121,8 +121,7 @@ BITSMITH_OP float sum(V x) {
 #else
     float part[W];
     store(part, x);
-    BITSMITH_EACH for (int step = W / 2; step > 0; step /= 2)
-        for (int i = 0; i < step; ++i) part[i] += part[i + step];
+    BITSMITH_EACH for (int step = W / 2; step > 0; step /= 2) for (int i = 0; i < step; ++i) part[i] += part[i + step];
     return part[0];
 #endif
 }
@@ -170,7 +169,7 @@ BITSMITH_OP void store_some(float* to, V x, int64_t count) {
 BITSMITH_OP V exp(V x) {
     const V low = splat(-87.33654f), high = splat(88.72283f);
     const V clamped = min(high, max(low, x));  // in this order not-a-number stays
-    const V magic = splat(12582912.0f);  // 1.5 · 2²³: adding it rounds to an integer, kept in the low bits
+    const V magic = splat(12582912.0f);        // 1.5 · 2²³: adding it rounds to an integer, kept in the low bits
     const V shifted = fma(clamped, splat(1.44269504f), magic);
     const V n = shifted - magic;
     V r = fma(n, splat(-0.693145752f), clamped);  // ln 2 in two parts; the first has 15 bits, so n times it is exact
@@ -260,7 +259,8 @@ BITSMITH_OP V load(const F16* from) {
     const VI body = (wide & splat_int(0x7fff)) << 13, sign = (wide & splat_int(0x8000)) << 16;
     const V value = as_float(body) * splat(5.192296858534828e33f);
     const V special = as_float(body | splat_int(0x7f800000));  // infinity and not a number
-    const V merged = select_less(splat(0x1.fffffep-97f), as_float(body), special, value);  // their patterns, seen as float32
+    const V merged =
+        select_less(splat(0x1.fffffep-97f), as_float(body), special, value);  // their patterns, seen as float32
     return as_float(as_int(merged) | sign);
 #endif
 }
@@ -272,8 +272,10 @@ BITSMITH_OP void put(float* to, float x) {
 BITSMITH_OP void put(BF16* to, float x) {
     uint32_t bits;
     memcpy(&bits, &x, 4);
-    if ((bits & 0x7fffffff) > 0x7f800000) to->bits = (uint16_t)(bits >> 16 | 0x40);
-    else to->bits = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    if ((bits & 0x7fffffff) > 0x7f800000)
+        to->bits = (uint16_t)(bits >> 16 | 0x40);
+    else
+        to->bits = (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 BITSMITH_OP void put(F16* to, float x) {
 #if defined(__AVX2__) && defined(__F16C__)

@@ -26,16 +26,23 @@ struct Scratch {
         queries = sums + kMaxRows * stride;
         (void)dim;
     }
-    static int64_t bytes(int dim, int64_t stride) {
-        return kMaxRows * (2 * 8 + 4 * (kKeyBlock + 2 + stride + dim));
-    }
+    static int64_t bytes(int dim, int64_t stride) { return kMaxRows * (2 * 8 + 4 * (kKeyBlock + 2 + stride + dim)); }
 };
 
 }  // namespace
 
 Attention::Attention(int q, int k, int v, int out, int layer, int heads, float scale, int64_t window, float softcap,
                      const Cache& cache, int threads)
-    : q(q), k(k), v(v), out(out), layer(layer), heads(heads), scale(scale), window(window), softcap(softcap), cache_(cache) {
+    : q(q),
+      k(k),
+      v(v),
+      out(out),
+      layer(layer),
+      heads(heads),
+      scale(scale),
+      window(window),
+      softcap(softcap),
+      cache_(cache) {
     const int kv_heads = cache.heads(layer), dim = cache.dim(layer);
     most_rows_ = std::min(kMaxRows, (heads + kv_heads - 1) / kv_heads);
     stride_ = (dim + kKeyTile - 1) / kKeyTile * kKeyTile;
@@ -114,7 +121,8 @@ void Attention::plan(const Run& run) {
         if (task.splits > 1) left_[task.counter].store(task.splits, std::memory_order_relaxed);
 }
 
-void Attention::finish(const Run& run, const Task& task, const float* sums, const float* weights, int64_t stride) const {
+void Attention::finish(const Run& run, const Task& task, const float* sums, const float* weights,
+                       int64_t stride) const {
     const int dim = cache_.dim(layer), share = task.last_head - task.first_head;
     for (int i = 0; i < task.count; ++i)
         for (int j = 0; j < share; ++j)
@@ -141,9 +149,18 @@ void Attention::attend(const Run& run, const Piece& piece, int thread) {
         if (i == task.splits) return task.end;
         return task.begin / kKeyBlock * kKeyBlock + (task.end - task.begin) * i / task.splits / kKeyBlock * kKeyBlock;
     };
-    Attend work = {cache_.view(layer, task.sequence, task.kv_head), scratch.queries, rows, cut(piece.split),
-                   cut(piece.split + 1), scratch.first, scratch.last, softcap, scratch.sums, scratch.maxima,
-                   scratch.weights, scratch.scores};
+    Attend work = {cache_.view(layer, task.sequence, task.kv_head),
+                   scratch.queries,
+                   rows,
+                   cut(piece.split),
+                   cut(piece.split + 1),
+                   scratch.first,
+                   scratch.last,
+                   softcap,
+                   scratch.sums,
+                   scratch.maxima,
+                   scratch.weights,
+                   scratch.scores};
     if (task.splits == 1) {
         run.ops.attend(cache_.type(), work);
         finish(run, task, scratch.sums, scratch.weights, stride_);

@@ -14,16 +14,16 @@ void Experts::choose(const Run& run) {
     for (int64_t row = 0; row < run.rows; ++row) {
         const float* scores = run.row(logits, row);
         for (int64_t e = 0; e < experts; ++e) order[e] = static_cast<int32_t>(e);
-        std::partial_sort(order.begin(), order.begin() + used, order.end(), [&](int32_t a, int32_t b) {
-            return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
-        });
+        std::partial_sort(order.begin(), order.begin() + used, order.end(),
+                          [&](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
         const double largest = scores[order[0]];
         double all = 0.0, chosen = 0.0;
         for (int64_t e = 0; e < experts; ++e) all += std::exp(scores[e] - largest);
         for (int i = 0; i < used; ++i) chosen += std::exp(scores[order[i]] - largest);
         for (int i = 0; i < used; ++i)
-            members[order[i]].push_back({static_cast<int32_t>(row), static_cast<float>(
-                std::exp(scores[order[i]] - largest) / (normalized ? chosen : all))});
+            members[order[i]].push_back(
+                {static_cast<int32_t>(row),
+                 static_cast<float>(std::exp(scores[order[i]] - largest) / (normalized ? chosen : all))});
     }
     groups_.clear();
     int64_t first = 0;
@@ -95,7 +95,8 @@ void Experts::run(Run& run) {
         void* scratch = run.scratch[thread].data();
         run.kernels.linear(*gates[group.expert], input.at(group.gate_act), {gate, inner, nullptr, false}, begin, end,
                            scratch);
-        run.kernels.linear(*ups[group.expert], input.at(group.up_act), {up, inner, nullptr, false}, begin, end, scratch);
+        run.kernels.linear(*ups[group.expert], input.at(group.up_act), {up, inner, nullptr, false}, begin, end,
+                           scratch);
         const int64_t from = begin * kTile, length = std::min(end * kTile, inner) - from;
         for (size_t m = 0; m < group.members.size(); ++m) {
             const int64_t at = static_cast<int64_t>(m) * inner + from;

@@ -116,7 +116,8 @@ void Linear::run(Run& run) {
     const auto product = [&](size_t i, int64_t begin, int64_t end, int thread) {
         const Part& part = parts[i];
         const int64_t stride = run.widths[part.out];
-        const Output output = {run.buffers[part.out], stride, part.bias.empty() ? nullptr : part.bias.data(), accumulate};
+        const Output output = {run.buffers[part.out], stride, part.bias.empty() ? nullptr : part.bias.data(),
+                               accumulate};
         run.kernels.linear(*part.weight, run.prepared.at(acts_[i]), output, begin, end, run.scratch[thread].data());
         if (!apart_.empty())
             add_columns(*part.weight, apart_.data(), static_cast<int>(apart_.size()), run.buffers[x], run.widths[x],
@@ -126,7 +127,8 @@ void Linear::run(Run& run) {
         size_t i = 0;
         while (chunk >= ends_[i]) ++i;
         const Packed& weight = *parts[i].weight;
-        const int64_t begin = (chunk - (i ? ends_[i - 1] : 0)) * tiles_[i], end = std::min(begin + tiles_[i], weight.tiles);
+        const int64_t begin = (chunk - (i ? ends_[i - 1] : 0)) * tiles_[i],
+                      end = std::min(begin + tiles_[i], weight.tiles);
         product(i, begin, end, thread);
         if (activation_ == nullptr) return;
         product(1, begin, end, thread);

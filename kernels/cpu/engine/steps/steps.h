@@ -103,17 +103,17 @@ struct Linear final : Step {
     float outliers;
     Contract contract;
 
-  private:
+private:
     void prepare(Run& run);
     void find_outliers(const Run& run);
 
     std::unique_ptr<Step> norm_owner_, activation_owner_;
     const Norm* norm_ = nullptr;
     const ActMul* activation_ = nullptr;
-    std::vector<int> acts_;             // of each part, in Run::prepared
+    std::vector<int> acts_;              // of each part, in Run::prepared
     std::vector<int64_t> tiles_, ends_;  // of each part: tiles of a chunk, and where its chunks end
-    std::vector<int32_t> apart_;        // columns with outliers
-    Memory without_;                    // x with zeros in them
+    std::vector<int32_t> apart_;         // columns with outliers
+    Memory without_;                     // x with zeros in them
 };
 
 struct Attention final : Step {
@@ -130,14 +130,14 @@ struct Attention final : Step {
     int64_t window;
     float softcap;
 
-  private:
+private:
     // Some tokens of one sequence and the query heads of one key head, over a part of the positions.
     struct Task {
         const int32_t* rows;
         int count, sequence, kv_head, first_head, last_head;
         int64_t begin, end;
-        int splits;           // of these positions over threads
-        int64_t partial;      // where their results lie
+        int splits;       // of these positions over threads
+        int64_t partial;  // where their results lie
         int counter;
     };
     struct Piece {
@@ -186,7 +186,7 @@ struct Experts final : Step {
     Activation kind;
     Contract contract;
 
-  private:
+private:
     struct Member {
         int32_t row;
         float weight;
