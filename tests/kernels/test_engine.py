@@ -237,6 +237,16 @@ def test_one_engine_from_two_threads(backend: str) -> None:
 
 
 @pytest.mark.skipif(not cpu.engine_sets, reason="about the compiled engine")
+def test_idle_threads_sleep() -> None:
+    engine = Engine(decoder(), 4)
+    engine.run(tokens_of(30), np.zeros(30), np.arange(30), [29])
+    time.sleep(0.05)
+    before = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - before < 0.05
+
+
+@pytest.mark.skipif(not cpu.engine_sets, reason="about the compiled engine")
 def test_memory_comes_back_and_does_not_grow() -> None:
     process = psutil.Process()
 

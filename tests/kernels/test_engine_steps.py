@@ -129,6 +129,17 @@ def test_activations(isa: str, kind: str) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-6 if kind == "silu" else 2e-5, atol=1e-10)
 
 
+def test_exponential(isa: str) -> None:
+    """Within 2 units in the last place; 0 where the result would be denormal; what is not a number stays so."""
+    x = np.concatenate([np.linspace(-87.3, 88.7, 100_001), [-90, -np.inf, 89, np.inf, np.nan]]).astype(np.float32)
+    got = np.empty_like(x)
+    assert cpu.engine is not None
+    cpu.engine.exp(isa, x, got)
+    want = np.exp(x[:-5].astype(np.float64))
+    assert np.max(np.abs(got[:-5] - want) / np.spacing(want.astype(np.float32))) <= 2
+    np.testing.assert_array_equal(got[-5:], [0, 0, np.inf, np.inf, np.nan])
+
+
 def test_softcap(isa: str) -> None:
     values = np.linspace(-200, 200, VOCABULARY * 33).reshape(VOCABULARY, 33).astype(np.float32)
     values[0, :4] = [1e-3, -1e-3, 0, 1e6]
