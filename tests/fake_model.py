@@ -98,9 +98,9 @@ class FakeEngine:
 
 
 def fake_program(rows: int = 64, columns: int = 32) -> Program:
-    """Two layers and a head of matrices that are never multiplied."""
+    """Four layers and a head of matrices that are never multiplied: most of the bytes are BF16."""
     layers = [sample_matrix("Q8_0", rows, columns), sample_matrix("BF16", columns, rows)]
-    steps = [Linear(0, (matrix,), (1,)) for matrix in (*layers, *layers)]
+    steps = [Linear(0, (matrix,), (1,)) for matrix in (*layers, layers[1], layers[1])]
     embed = Embed(sample_matrix("BF16", len(NAMES), columns), 0)
     return Program(
         (embed, *steps, Linear(0, (layers[0],), (1,), logits=True)), (columns, rows), 1, CacheLayout(((1, 8),), 8)

@@ -142,7 +142,7 @@ def test_formats_that_can_not_be_made_up() -> None:
 
 def test_layers_of_a_program() -> None:
     program = fake_program(64, 32)
-    # three times Q8_0 [64, 32], twice BF16 [32, 64]; the second are 4096 bytes each
+    # twice Q8_0 [64, 32] of some 3 kB, three times BF16 [32, 64] of 4096 bytes
     assert [m.format for m in layer_shapes(program)] == ["BF16", "Q8_0"]
     assert main_format(program) == "BF16"
     assert decode_flops(program) == 5 * 2 * 64 * 32
