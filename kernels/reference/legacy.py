@@ -25,7 +25,7 @@ from kernels.reference.arithmetic import (
 from kernels.reference.search import normalise
 from kernels.reference.search_block import LineSearch, ScaleSearch, code_range, search_line, search_scale
 
-_QUICK_TARGETS = {4: (-8.0, 7.4), 5: (-16.0, -15.4, 15.0)}
+_QUICK_TARGETS = {4: (-8.0, 7.4), 5: (-16.0, -15.4, 15.0), 8: (127.0, 126.5, 126.0, 125.5)}
 _REACHES = {
     4: (
         *(-8.0, -9.0, -8.9, -8.8, -8.7, -8.6, -8.5, -8.4, -8.3, -8.2, -8.1, -7.9, -7.8, -7.7, -7.6, -7.5),
@@ -37,7 +37,7 @@ _REACHES = {
         *(-15.8, -15.7, -15.6, -15.5, -15.4, -15.3, -15.2, -15.1, -15.0, -14.9, -14.8, -19.4, -18.5, -17.7),
         *(-14.5, -14.2, -13.8, -13.4, -12.8, 17.0, 16.2, 15.6, 15.3, 15.0, 14.7, 14.4, 14.0, 13.4),
     ),
-    8: (127.0, 126.5, 126.0, 125.5, 125.0, 124.5, 124.0, 123.5),
+    8: (127.0, 126.3, 125.6, 124.9, 124.2),
 }
 _QUICK_SPREADS = {4: ((0.3, -0.15),), 5: ((0.0, 0.0), (1.0, -0.5))}
 _STARTS = (
@@ -68,11 +68,19 @@ def _to_bytes(codes: np.ndarray) -> np.ndarray:
     return codes.astype(np.int32).astype(np.uint8)
 
 
+def _either_extreme(x: np.ndarray) -> np.ndarray:
+    """The value of largest magnitude of each row; of x and −x, x."""
+    low, high = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
+    for i in range(x.shape[1]):
+        low, high = minimum(low, x[:, i]), maximum(high, x[:, i])
+    return np.where(high < -low, low, high)
+
+
 def _encode_centred(bits: int, x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     half = 1 << (bits - 1)
-    extreme = fit.extreme_value(x)
     if search:
         if weights is None:
+            extreme = _either_extreme(x)
             scale = fit.fit_scale_to_targets(fit.below(half - 1), x, None, extreme, _QUICK_TARGETS[bits], 0)
             stored = fit.scale_to_f16(fit.limit_scale(scale, np.abs(extreme), _LIMITS[bits]))
         else:
@@ -81,7 +89,7 @@ def _encode_centred(bits: int, x: np.ndarray, weights: np.ndarray | None, search
         inverse_scale = inverse(half_values(stored))[:, None]
         q = fit.within(-half, half - 1)(x * inverse_scale) + np.float32(half)
     else:
-        scale = extreme / np.float32(-half)
+        scale = fit.extreme_value(x) / np.float32(-half)
         stored = f16_bits(scale)
         q = np.minimum(np.trunc(x * inverse(scale)[:, None] + np.float32(half + 0.5)), np.float32(2 * half - 1))
     return np.hstack([column_bytes(stored), _pack(bits, _to_bytes(q))])
@@ -103,9 +111,10 @@ def round_half_up(a: np.ndarray) -> np.ndarray:
 
 def encode_q8_0(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     if search:
-        reaches = _REACHES[8][:4] if weights is None else _REACHES[8]
-        stored = search_scale(code_range(-127, 127), normalise(x, weights), ScaleSearch(reaches, 0, _BOUND[8])).bits
-        q = rint(clamp(x * inverse(half_values(stored))[:, None], -127, 127))
+        reaches = (_QUICK_TARGETS if weights is None else _REACHES)[8]
+        block = normalise(x, weights)
+        best = search_scale(code_range(-127, 127), block, ScaleSearch(reaches, 0, _BOUND[8]))
+        stored, q = best.bits, rint(clamp(block.x * inverse(best.value)[:, None], -127, 127))
     else:
         scale = fit.largest_magnitude(x) / np.float32(127)
         stored = f16_bits(scale)

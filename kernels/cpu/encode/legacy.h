@@ -21,7 +21,8 @@ constexpr float kReaches5[] = {-16.0f, -17.2f, -17.1f, -17.0f, -16.9f, -16.8f, -
                                -16.2f, -16.1f, -15.9f, -15.8f, -15.7f, -15.6f, -15.5f, -15.4f, -15.3f, -15.2f, -15.1f,
                                -15.0f, -14.9f, -14.8f, -19.4f, -18.5f, -17.7f, -14.5f, -14.2f, -13.8f, -13.4f, -12.8f,
                                17.0f,  16.2f,  15.6f,  15.3f,  15.0f,  14.7f,  14.4f,  14.0f,  13.4f};
-constexpr float kReaches8[] = {127.0f, 126.5f, 126.0f, 125.5f, 125.0f, 124.5f, 124.0f, 123.5f};
+constexpr float kReaches8[] = {127.0f, 126.3f, 125.6f, 124.9f, 124.2f},
+                kQuickReaches8[] = {127.0f, 126.5f, 126.0f, 125.5f};
 constexpr int kRefits = 2;
 // What the formats promise of a value's error (core/formats/ggml.py), less room for the rounding of scales.
 constexpr float kBound4 = 0.349f, kBound5 = 0.199f, kBound8 = 0.0055f;
@@ -33,6 +34,15 @@ BITSMITH_INLINE F extreme_value(const F* x) {
     F extreme = splat(0.0f);
     for (int i = 0; i < kValues; ++i) extreme = select(less(abs(extreme), abs(x[i])), x[i], extreme);
     return extreme;
+}
+// The same for a search, which may take either of equals, in fewer steps.
+BITSMITH_INLINE F either_extreme(const F x[32]) {
+    F low = splat(0.0f), high = splat(0.0f);
+    for (int i = 0; i < 32; ++i) {
+        low = min(low, x[i]);
+        high = max(high, x[i]);
+    }
+    return select(less(high, negate(low)), low, high);
 }
 template <int kValues>
 BITSMITH_INLINE F largest_magnitude(const F* x) {
@@ -48,13 +58,13 @@ BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQu
     F x[32];
     I code[32], stored;
     load_transposed(batch.x, 0, 32, x);
-    const F extreme = extreme_value<32>(x);
     if (batch.search) {
         if (batch.weighted) {
             Normalised<32, true> block;
             load_normalised(batch, block);
             stored = search_scale<CodeRange<-kHalf, kHalf - 1>>(block, search).bits;
         } else {
+            const F extreme = either_extreme(x);
             const F scale = fit_scale_to_targets<Below<kHalf - 1>, 32, false>(x, nullptr, extreme, quick, 0);
             stored = scale_to_f16(limit_scale(scale, abs(extreme), limits));
         }
@@ -63,7 +73,7 @@ BITSMITH_INLINE void encode_centred(const Batch& batch, const float (&quick)[kQu
             code[i] = CodeRange<-kHalf, kHalf - 1>::integer(x[i] * inverse_scale) + splat(kHalf);
         }
     } else {
-        const F scale = extreme / splat(-float(kHalf)), inverse_scale = inverse(scale);
+        const F scale = extreme_value<32>(x) / splat(-float(kHalf)), inverse_scale = inverse(scale);
         stored = to_f16(scale);
         const I highest = splat(2 * kHalf - 1);
         for (int i = 0; i < 32; ++i) code[i] = min(to_int(x[i] * inverse_scale + splat(kHalf + 0.5f)), highest);
@@ -86,25 +96,28 @@ BITSMITH_INLINE F round_half_up(const F& a) {
 
 // No block has a larger error than ggml's, whose scale is the first candidate.
 template <bool kWeighted>
-BITSMITH_INLINE I search_q8_0(const Batch& batch) {
+BITSMITH_INLINE I search_q8_0(const Batch& batch, I code[32]) {
     Normalised<32, kWeighted> block;
     load_normalised(batch, block);
-    return search_scale<CodeRange<-127, 127>>(block, {kReaches8, kWeighted ? 8 : 4, 0, kBound8}).bits;
+    const ScaleSearch search = kWeighted ? ScaleSearch{kReaches8, count_of(kReaches8), 0, kBound8}
+                                         : ScaleSearch{kQuickReaches8, count_of(kQuickReaches8), 0, kBound8};
+    const StoredScale best = search_scale<CodeRange<-127, 127>>(block, search);
+    const F inverse_scale = inverse(best.value);
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
+        code[i] = CodeRange<-127, 127>::integer(block.x[i] * inverse_scale);
+    }
+    return best.bits;
 }
 
 // Codes are −127…127: −128 is left out, as some readers negate codes in 8 bits.
 inline void encode_q8_0(const Batch& batch) {
-    F x[32];
     I code[32], stored;
-    load_transposed(batch.x, 0, 32, x);
-    const F largest = largest_magnitude<32>(x);
     if (batch.search) {
-        stored = batch.weighted ? search_q8_0<true>(batch) : search_q8_0<false>(batch);
-        const F inverse_scale = inverse(from_f16(stored));
-        BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) code[i] =
-            CodeRange<-127, 127>::integer(x[i] * inverse_scale);
+        stored = batch.weighted ? search_q8_0<true>(batch, code) : search_q8_0<false>(batch, code);
     } else {
-        const F scale = largest / splat(127.0f), inverse_scale = inverse(scale);
+        F x[32];
+        load_transposed(batch.x, 0, 32, x);
+        const F scale = largest_magnitude<32>(x) / splat(127.0f), inverse_scale = inverse(scale);
         stored = to_f16(scale);
         for (int i = 0; i < 32; ++i) {
             const F scaled = x[i] * inverse_scale, magnitude = round_half_up(abs(scaled));
