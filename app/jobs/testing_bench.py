@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QObject, Signal
+from PySide6.QtCore import QCoreApplication, QObject, Signal
 
 from app.jobs.convert_queue import ConversionQueue
 from app.jobs.runner import Job, JobRunner, JobState
@@ -107,6 +107,9 @@ class Bench(QObject):
         self.partial = Sweep("", SIDE_NAMES, ())
         self.exact = False
         self.context = 2048
+        app = QCoreApplication.instance()
+        if app is not None:
+            app.aboutToQuit.connect(self._let_go)
 
     # ---- which files -----------------------------------------------------------------------------------------------
 
@@ -170,6 +173,13 @@ class Bench(QObject):
         if slot.model is not None:
             model, slot.model, slot.setup = slot.model, None, None
             self._jobs.run(f"Unload {slot.title}", close_work([model]))
+
+    def _let_go(self) -> None:
+        """The program ends: models go before the interpreter does."""
+        for slot in self.slots:
+            if slot.model is not None:
+                slot.model.close()
+                slot.model = None
 
     def _wanted(self, slot: Slot) -> Wanted:
         assert slot.path is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_backend import FakeBackend
+from job_help import convert
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QFont, QGuiApplication, QTextCharFormat
 from PySide6.QtTest import QTest
@@ -20,6 +21,7 @@ from app.jobs.testing_bench import SlotState
 from app.models.answers import compare
 from app.pages.test import TestPage
 from core.recipe import Recipe
+from core.runtime.results import ResultStore
 from resources import glossary
 
 pytestmark = pytest.mark.gui
@@ -351,6 +353,34 @@ def test_nothing_blocks_the_event_loop(page: TestPage, backend: FakeBackend, qtb
         if runs[-1] < 0.05:
             break
     assert min(runs) < 0.05, f"blocked for {1000 * min(runs):.0f} ms"
+
+
+def test_on_the_bundled_engine(window, qtbot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """A tiny model and its conversion, with nothing replaced but the place of the history."""
+    from app.jobs.testing_core import CoreBackend
+
+    source = write_llama(tmp_path / "tiny", hidden=128, ffn=256)
+    convert(source, "Q8_0", tmp_path / "tiny-Q8_0.gguf")
+    window.show_page("test")
+    page = window.page("test")
+    page.bench.backend = CoreBackend(ResultStore(tmp_path / "results.jsonl"))
+    page.bench.choose(0, source)
+    page.bench.choose(1, tmp_path / "tiny-Q8_0.gguf")
+    page.prompt.prompt.setPlainText("the the")
+    generate(qtbot, page, 8)
+    for slot in page.bench.slots:
+        assert slot.error is None, slot.error
+        assert slot.measured is not None
+        assert 0 < len(slot.pieces) <= 8
+    assert page.answers.sentence.text()
+    assert page.kernels.model.rowCount() > 4
+    assert "holds" in page.columns[1].text.text()
+    qtbot.waitUntil(lambda: page.history.table.model.rowCount() == 1, timeout=LONG)
+    page.bench.choose(0, tmp_path / "nothing.gguf")
+    generate(qtbot, page, 2)
+    assert page.answers.errors[0].isVisible()
+    assert "nothing.gguf" in page.answers.errors[0].message.text()
+    assert page.bench.slots[1].measured is not None
 
 
 def test_closed_while_generating(page: TestPage, window, backend: FakeBackend, qtbot) -> None:  # type: ignore[no-untyped-def]
