@@ -111,3 +111,42 @@ def test_the_chat_is_not_a_template() -> None:
 def test_a_template_of_a_megabyte_is_none() -> None:
     with pytest.raises(UserError, match="too long"):
         write("x" * (1 << 20) + "y")
+
+
+# Constructs that the templates of common models are made of.
+CONSTRUCTS = [
+    "{%- set rest = messages[1:] if messages[0].role == 'system' else messages %}{{- rest | length }} {{ bos_token }}",
+    "{%- for m in messages[::-1] -%}\n  {{ loop.index0 }}:{{ m['content'] | trim + '!' }}\n{%- endfor %}",
+    "{% for m in messages %}{{ (m.role == 'user') != (loop.index0 % 2 == 0) }}{% endfor %}",
+    (
+        "{% set ns = namespace(last=-1) %}{% for m in messages if m.role == 'user' %}{% set ns.last = loop.index %}"
+        "{% endfor %}{{ ns.last }}"
+    ),
+    "{% for m in messages %}{{ m.content.split('</think>')[-1].lstrip('\n') }}{{ m.content is string }}{% endfor %}",
+    "{% for m in messages | rejectattr('role', 'equalto', 'system') | list %}{{ m.role ~ loop.last }}{% endfor %}\n",
+    (
+        "{% for m in messages %}\n    {% if m.role == 'user' %}\n        {{- m.content.upper() -}}\n    {% endif %}\n"
+        "  {# nothing #}\n{{ loop.previtem.role if loop.previtem else '-' }}\n{% endfor %}\n"
+    ),
+    "{{ messages | tojson }}{{ messages[0] | items | list }}{{ {'b': 1, 'a': '<é>'} | tojson(indent=4) }}",
+    "{%- if nothing is defined and nothing is false %}x{%- elif add_generation_prompt %}{{- 'go\n' }}{%- endif %}\n\n",
+    (
+        "{% macro turn(m, end='.') %}<{{ m.role }}>{{ caller() if caller else m.content }}{{ end }}{% endmacro %}"
+        "{% call turn(messages[0]) %}inner{% endcall %}{{ turn(messages[-1], end=eos_token) }}"
+    ),
+]
+CHATS = [
+    [("user", " Hi 🙂 \n")],
+    [("system", "Be short."), ("user", "a"), ("assistant", "<think>x</think>\n\nb"), ("user", "<b>&\"'")],
+]
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("template", CONSTRUCTS)
+@pytest.mark.parametrize("chat", CHATS)
+def test_templates_say_what_transformers_makes_of_them(template: str, chat: list[tuple[str, str]]) -> None:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    turns = [{"role": role, "content": content} for role, content in chat]
+    (expected,), _ = render_jinja_template([turns], chat_template=template, add_generation_prompt=True, **NAMES)
+    assert render(template, [Message(*turn) for turn in chat], NAMES) == expected
