@@ -72,7 +72,7 @@ class TestPage(Page):
 
     def parts(self) -> tuple[QWidget, ...]:
         views = (self.tabs.tabBar(), self.prompt, self.advanced, self.answers, self.sweep, self.history)
-        return self._empty, self._head, *self.columns, *views, self.numbers, self.kernels, self.slower
+        return self._empty, self._head, *self.columns, *views, self.numbers, self.kernels, self.slower, self.energy
 
     def shown(self) -> None:
         self.bench.follow(self.services.session.current)
@@ -104,6 +104,7 @@ class TestPage(Page):
             ("", "999.99 MB (999.99 MiB)", "999.99 MB (999.99 MiB)", "99.99 ×"), totals=False,
         )  # fmt: skip
         self.slower = label("", "warning", wrap=True, selectable=True)
+        self.energy = label("", "muted", wrap=True)
         self.kernels = TablePanel(
             RowsModel(kernel_columns(), explain), "Kernel report",
             KERNEL_WIDTHS,
@@ -165,7 +166,8 @@ class TestPage(Page):
         self.numbers.filter.hide()
         self.numbers.view.setSortingEnabled(False)
         self.slower.hide()
-        return _column(self.numbers, self.slower)
+        self.energy.hide()
+        return _column(self.numbers, self.slower, self.energy)
 
     def _kernels_tab(self) -> QWidget:
         return _column(self.kernels)
@@ -262,6 +264,9 @@ class TestPage(Page):
         self.kernels.model.set_rows(kernel_rows((a, b)))
         self.slower.setText(self.bench.slower)
         self.slower.setVisible(bool(self.slower.text()))
+        reason = next((m.energy_reason for m in (a, b) if m is not None and m.energy is None), "")
+        self.energy.setText(f"Energy is not measured: {reason[:1].lower()}{reason[1:]}" if reason else "")
+        self.energy.setVisible(bool(reason))
 
     def _look_for_shapes(self) -> None:
         paths, models = self.bench.paths, (self.bench.slots[0].model, self.bench.slots[1].model)
