@@ -36,7 +36,6 @@ MEASURES = (
     Measure("Bytes read per token", "bytes read per token", lambda m: m.bytes_per_token, units.format_bytes),
     Measure("Share of the bandwidth bound", "bandwidth bound", lambda m: m.bound_fraction, units.format_percent, 1),
     Measure("Energy per token", "energy per token", lambda m: m.energy, lambda joules: f"{joules:.3f} J"),
-    Measure("Prompt length", "token", lambda m: m.prompt_tokens, lambda n: f"{units.format_count(int(n))} tokens", 0),
     Measure("Answer length", "token", lambda m: m.tokens, lambda n: f"{units.format_count(int(n))} tokens", 0),
 )
 

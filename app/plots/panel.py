@@ -202,6 +202,7 @@ class PlotPanel(QWidget):
         self._layers = QStackedLayout(layers)
         self._layers.addWidget(self._message)
         self._layers.addWidget(self._figure)
+        self._legend_items: tuple[LegendItem, ...] | None = None
         self._legend = QHBoxLayout()
         self._legend.setSpacing(SPACE_3)
         whole = QVBoxLayout(self._whole)
@@ -222,6 +223,9 @@ class PlotPanel(QWidget):
         layout.addWidget(self.note)
 
     def _show_legend(self, items: Sequence[LegendItem]) -> None:
+        if tuple(items) == self._legend_items:
+            return  # a plot that grows ten times a second must not flicker
+        self._legend_items = tuple(items)
         while (entry := self._legend.takeAt(0)) is not None:
             widget = entry.widget()
             if widget is not None:

@@ -15,7 +15,7 @@ from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
 from app.plots.ticks import set_plain_ticks
 from app.theme import CAPTION, Theme, ui_font
-from core.runtime.sweep import COLUMNS, Sweep, SweepPoint, sweep_rows
+from core.runtime.sweep import BATCHES, COLUMNS, Sweep, SweepPoint, sweep_rows
 from core.units import format_duration
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class SweepPlot(PlotPanel):
             for number, (name, points) in zip(self._numbers(), lines, strict=True)
             if points
         ]
-        if sweep.crossover is not None:
-            legend.append(LegendItem(f"no faster from batch {sweep.crossover}", -1, "dot"))
+        if self._mark is not None:
+            legend.append(LegendItem(f"no faster from batch {self._mark}", -1, "dot"))
         self.redraw(f"{self._quantity.title}: {sweep.title}", legend)
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
@@ -84,7 +84,7 @@ class SweepPlot(PlotPanel):
         plot.setLogMode(x=False, y=log)
         left = plot.getAxis("left")
         left.enableAutoSIPrefix(False)
-        batches = sorted({p.batch for p in self._sweep.points})
+        batches = sorted({p.batch for p in self._sweep.points} if self._sweep.traffic else BATCHES)
         plot.getAxis("bottom").setTicks([[(math.log2(b), str(b)) for b in batches]])
         for number, (_, points) in zip(self._numbers(), self._lines(), strict=True):
             series, dash, symbol = LOOKS[number]
@@ -104,12 +104,17 @@ class SweepPlot(PlotPanel):
             level = QPen(theme.color("muted"), 1, Qt.PenStyle.DashLine)
             level.setCosmetic(True)
             plot.addItem(pyqtgraph.InfiniteLine(1.0, angle=0, pen=level), ignoreBounds=True)
-        if self._sweep.crossover is not None:
+        if self._mark is not None:
             mark = QPen(theme.color("muted"), 1.5, DASHES["dot"])
             mark.setCosmetic(True)
-            plot.addItem(pyqtgraph.InfiniteLine(math.log2(self._sweep.crossover), angle=90, pen=mark))
+            plot.addItem(pyqtgraph.InfiniteLine(math.log2(self._mark), angle=90, pen=mark))
         plot.setXRange(math.log2(batches[0]), max(math.log2(batches[-1]), 1.0), padding=0.05)
         self._fit_height(plot, log)
+
+    @property
+    def _mark(self) -> int | None:
+        """The batch where compression stops helping; not before all are measured."""
+        return self._sweep.crossover if self._sweep is not None and self._sweep.traffic else None
 
     def _fit_height(self, plot: pyqtgraph.PlotWidget, log: bool) -> None:
         values = [value for _, points in self._lines() for _, value in points]
@@ -160,8 +165,8 @@ class SweepPlot(PlotPanel):
         words = (
             f"Speed-up of {self._sweep.names[1]} against {self._sweep.names[0]}: {ratios or 'not known yet, 0 points'}."
         )
-        if self._sweep.crossover is not None:
-            words += f" Compression stops helping at batch {self._sweep.crossover}."
+        if self._mark is not None:
+            words += f" Compression stops helping at batch {self._mark}."
         return words
 
 
