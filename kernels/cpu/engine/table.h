@@ -34,7 +34,6 @@ const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512vnni();
 const Kernels* kernels_avx512bf16();
-const Kernels* kernels_amx();
 const Kernels* kernels_neon();
 const Kernels* kernels_i8mm();
 

@@ -62,17 +62,6 @@ void decode_integers(const Packed& w, const uint8_t* p, int steps, float* out) {
     }
 }
 
-// Eight-bit floats by way of float16, whose exponent has room for both: E5M2 is its upper byte, E4M3 is 2^8 times
-// smaller.
-BITSMITH_INLINE Floats from_e5m2(const uint8_t* p) {
-    return from_f16(shift<8>(widen_u8(p)));
-}
-BITSMITH_INLINE Floats from_e4m3(const uint8_t* p) {
-    const Ints code = widen_u8(p), magnitude = code & splat(0x7f), sign = shift<8>(code & splat(0x80));
-    const Ints half = where_equal(magnitude, 0x7f, splat(0x7e00), shift<7>(magnitude));
-    return from_f16(half | sign) * splat(256.0f);
-}
-
 // Chunk `chunk` of a tile → float32 [columns][16].
 inline void decode_chunk(const Packed& w, int64_t tile, int64_t chunk, float* out) {
     const uint8_t* p = w.tile(tile) + chunk * w.chunk_bytes();
@@ -95,7 +84,7 @@ inline void decode_chunk(const Packed& w, int64_t tile, int64_t chunk, float* ou
     } else {
         const bool e4m3 = w.codes == Codes::kE4M3;
         for (int k = 0; k < columns; ++k, p += kTile) {
-            const Floats value = e4m3 ? from_e4m3(p) : from_e5m2(p);
+            const Floats value = e4m3 ? load_e4m3_small(p) * splat(kE4M3Factor) : load_e5m2(p);
             store(out + k * kTile, w.scales == Scales::kNone ? value : value * load(scale + k / kStep * kTile));
         }
     }
@@ -122,6 +111,16 @@ struct DotBF16 {  // a pair
     static constexpr int kBytes = 64;
     static BITSMITH_INLINE Floats add(Floats sum, const uint8_t* w, const uint8_t* x) {
         return dot_bf16(sum, halfwords(w), halfwords(x));
+    }
+};
+
+template <bool kE4M3>
+struct DotFloat8 {  // without the factor of from_float8
+    static constexpr int kBytes = 16;
+    static BITSMITH_INLINE Floats add(Floats sum, const uint8_t* w, const uint8_t* x) {
+        float value;
+        memcpy(&value, x, 4);
+        return fma(kE4M3 ? load_e4m3_small(w) : load_e5m2(w), splat(value), sum);
     }
 };
 
@@ -164,6 +163,96 @@ void linear_stored(const Packed& w, const Act& act, const Output& out, int64_t t
             each_block(w, act, out, tile, panel, false, true, block);
         }
     }
+}
+
+// Eight-bit floats with their scales: a sum for each run of columns that shares them.
+template <bool kE4M3>
+struct Float8Block {
+    const Packed& w;
+    int64_t tile;
+    const uint8_t* x;
+    int width;
+
+    template <int C>
+    BITSMITH_INLINE void run(int token, Floats* out) const {
+        constexpr float kFactor = kE4M3 ? kE4M3Factor : 1.0f;
+        const int run_steps = w.granularity / kStep;
+        alignas(64) float scale[kChunkSteps * kTile];
+        BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = zero_floats();
+        const uint8_t *p = w.tile(tile), *xp = x;
+        for (int64_t chunk = 0; chunk * kChunkSteps < w.steps; ++chunk) {
+            const int steps = w.chunk_steps(chunk);
+            if (w.scales != Scales::kNone) expand(w, p, steps, scale, nullptr);
+            p += w.head_bytes;
+            for (int s = 0; s < steps; s += run_steps) {
+                const int count = (steps - s < run_steps ? steps - s : run_steps) * kStep;
+                Floats sums[C], factor = splat(kFactor);
+                if (w.scales != Scales::kNone) factor = factor * load(scale + s * kTile);
+                const FloatBlock<DotFloat8<kE4M3>> block = {p, xp, count, width};
+                block.template run<C>(token, sums);
+                BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = fma(sums[c], factor, out[c]);
+                p += count * kTile;
+                xp += count * width * 4;
+            }
+        }
+    }
+};
+template <bool kE4M3>
+void linear_float8(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end) {
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+        for (int64_t panel = 0; panel < act.panels(); ++panel) {
+            const Float8Block<kE4M3> block = {w, tile, act.codes(panel), act.width(panel)};
+            each_block(w, act, out, tile, panel, false, true, block);
+        }
+    }
+}
+
+// Codes of four bits as numbers of a float level: eight columns of sixteen rows lie in one vector, a nibble each.
+template <int kNibble, int C>
+BITSMITH_INLINE void add_nibbles(FloatTable table, Ints codes, const uint8_t* x, int width, Floats* sums) {
+    if constexpr (kNibble < 8) {
+        // Nibble 2c is column c of the vector's first quad, 2c + 1 of the one 16 columns later.
+        const uint8_t* column = x + (kNibble / 2 + kNibble % 2 * 16) * width * 4;
+        const Floats weight = lookup(table, shift<-4 * kNibble>(codes));
+        BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
+            float value;
+            memcpy(&value, column + 4 * c, 4);
+            sums[c] = fma(weight, splat(value), sums[c]);
+        }
+        add_nibbles<kNibble + 1, C>(table, codes, x, width, sums);
+    }
+}
+// A sum for each step, then its scale. Not for scales of half steps.
+struct TableBlock {
+    const Packed& w;
+    int64_t tile;
+    const uint8_t* x;
+    int width;
+
+    template <int C>
+    BITSMITH_INLINE void run(int token, Floats* out) const {
+        const FloatTable table = load_table(w.table);
+        alignas(64) float scale[2 * kChunkSteps * kTile];
+        BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = zero_floats();
+        const uint8_t *p = w.tile(tile), *xp = x + token * 4;
+        for (int64_t chunk = 0; chunk * kChunkSteps < w.steps; ++chunk) {
+            const int steps = w.chunk_steps(chunk);
+            expand(w, p, steps, scale, nullptr);
+            p += w.head_bytes;
+            for (int s = 0; s < steps; ++s, p += 4 * 64, xp += kStep * width * 4) {
+                Floats sums[C];
+                BITSMITH_UNROLL for (int c = 0; c < C; ++c) sums[c] = zero_floats();
+                for (int v = 0; v < 4; ++v)
+                    add_nibbles<0, C>(table, as_lanes(load_bytes(p + 64 * v)), xp + v * 4 * width * 4, width, sums);
+                const Floats factor = load(scale + s * kTile);
+                BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = fma(sums[c], factor, out[c]);
+            }
+        }
+    }
+};
+inline void linear_table(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end) {
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile)
+        each_block(w, act, out, tile, 0, false, true, TableBlock{w, tile, act.codes(0), act.width(0)});
 }
 
 // Weights that are decoded a few chunks at a time: in the first cache for one panel, in the second for more.

@@ -44,6 +44,13 @@ BITSMITH_INLINE void dot_quads(const Quads& quads, const uint8_t* p, const int8_
     }
 }
 
+// The planes of a step are read by turns, which the processor's own prefetcher takes for no stream; so every line is
+// asked for once in the order of addresses. Worth a third of the rate from memory for six bits.
+template <int kBytes>
+BITSMITH_INLINE void touch_in_order(const uint8_t* p) {
+    BITSMITH_UNROLL for (int at = 0; at < kBytes; at += 64) prefetch(p + at);
+}
+
 // One tile with the C ≤ 4 tokens of a panel.
 template <int C, class Quads>
 BITSMITH_INLINE void vector_tile(const Packed& w, const Quads& quads, PanelView x, int64_t tile, Floats* out) {
@@ -58,6 +65,7 @@ BITSMITH_INLINE void vector_tile(const Packed& w, const Quads& quads, PanelView 
         p += w.head_bytes;
         const float *ws = scale, *wm = minimum;
         for (int s = 0; s < steps; ++s, p += Quads::kStepBytes) {
+            if constexpr (Quads::kPlanes > 1) touch_in_order<Quads::kStepBytes>(p);
             Ints first[C], second[C];
             BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
                 first[c] = splat(-zero * x.sums[c]);

@@ -12,10 +12,18 @@ BITSMITH_INLINE Bytes field(Bytes a) {
     return shift<to - from>(a) & splat_byte(kMask);
 }
 
+// The same, beside the bits that `rest` has elsewhere.
+template <int count, int from, int to>
+BITSMITH_INLINE Bytes field_beside(Bytes a, Bytes rest) {
+    constexpr int kMask = ((1 << count) - 1) << to;
+    return merge(shift<to - from>(a), splat_byte(kMask), rest);
+}
+
 template <int kBits>
 struct IntegerQuads {
     static constexpr bool kEightBits = kBits == 8;
     static constexpr int kStepBytes = kBits * 64;
+    static constexpr int kPlanes = kBits == 8 ? 1 : (kBits >> 2 & 1) + (kBits >> 1 & 1) + (kBits & 1);
 
     explicit BITSMITH_INLINE IntegerQuads(const Packed&) {}
 
@@ -28,12 +36,12 @@ struct IntegerQuads {
         const uint8_t *two = p + (kFour ? 256 : 0), *one = two + (kTwo ? 128 : 0);
         if constexpr (kFour) {
             Bytes code = field<4, i / 4 * 4, 0>(load_bytes(p + 64 * (i % 4)));
-            if constexpr (kTwo) code = code | field<2, i / 2 * 2, kTwoAt>(load_bytes(two + 64 * (i % 2)));
-            if constexpr (kOne) code = code | field<1, i, kOneAt>(load_bytes(one));
+            if constexpr (kTwo) code = field_beside<2, i / 2 * 2, kTwoAt>(load_bytes(two + 64 * (i % 2)), code);
+            if constexpr (kOne) code = field_beside<1, i, kOneAt>(load_bytes(one), code);
             return code;
         } else if constexpr (kTwo) {
             Bytes code = field<2, i / 2 * 2, kTwoAt>(load_bytes(two + 64 * (i % 2)));
-            if constexpr (kOne) code = code | field<1, i, kOneAt>(load_bytes(one));
+            if constexpr (kOne) code = field_beside<1, i, kOneAt>(load_bytes(one), code);
             return code;
         } else {
             return field<1, i, 0>(load_bytes(one));
@@ -45,6 +53,7 @@ struct IntegerQuads {
 struct LevelQuads {
     static constexpr bool kEightBits = true;
     static constexpr int kStepBytes = 256;
+    static constexpr int kPlanes = 1;
     Levels levels;
 
     explicit BITSMITH_INLINE LevelQuads(const Packed& w) : levels(load_levels(w.levels)) {}

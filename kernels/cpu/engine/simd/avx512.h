@@ -33,6 +33,10 @@ BITSMITH_INLINE Bytes operator&(Bytes a, Bytes b) {
 BITSMITH_INLINE Bytes operator|(Bytes a, Bytes b) {
     return {_mm512_or_si512(a.v, b.v)};
 }
+// (a & mask) | b
+BITSMITH_INLINE Bytes merge(Bytes a, Bytes mask, Bytes b) {
+    return {_mm512_ternarylogic_epi32(a.v, mask.v, b.v, 0xea)};
+}
 // Left by n bits, right by −n; bits cross bytes, so that a mask has to follow.
 template <int n>
 BITSMITH_INLINE Bytes shift(Bytes a) {
@@ -153,6 +157,21 @@ BITSMITH_INLINE Floats from_f16(Ints a) {
 }
 BITSMITH_INLINE Floats load_f16(const uint16_t* p) {
     return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+#define BITSMITH_OWN_FLOAT8
+BITSMITH_INLINE __m256i widen_to_u16(const uint8_t* p) {
+    return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+BITSMITH_INLINE Floats load_e5m2(const uint8_t* p) {
+    return {_mm512_cvtph_ps(_mm256_slli_epi16(widen_to_u16(p), 8))};
+}
+BITSMITH_INLINE Floats load_e4m3_small(const uint8_t* p) {
+    const __m256i code = widen_to_u16(p), shifted = _mm256_slli_epi16(code, 7), magnitude = _mm256_set1_epi16(0x3f80);
+    const __m256i sign = _mm256_and_si256(_mm256_slli_epi16(code, 8), _mm256_set1_epi16(int16_t(0x8000)));
+    const __m256i half = _mm256_ternarylogic_epi32(shifted, magnitude, sign, 0xea);  // (shifted & magnitude) | sign
+    // NaN is all ones: its exponent is raised to float16's.
+    const __mmask16 nan = _mm256_cmpeq_epi16_mask(_mm256_and_si256(shifted, magnitude), magnitude);
+    return {_mm512_cvtph_ps(_mm256_mask_mov_epi16(half, nan, _mm256_set1_epi16(0x7e00)))};
 }
 BITSMITH_INLINE Ints as_lanes(Bytes a) {
     return {a.v};

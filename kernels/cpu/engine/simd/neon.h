@@ -42,6 +42,10 @@ BITSMITH_INLINE Bytes operator&(Bytes a, Bytes b) {
 BITSMITH_INLINE Bytes operator|(Bytes a, Bytes b) {
     BITSMITH_FOUR(Bytes, vorrq_u8(a.v[i], b.v[i]));
 }
+// (a & mask) | b
+BITSMITH_INLINE Bytes merge(Bytes a, Bytes mask, Bytes b) {
+    return (a & mask) | b;
+}
 template <int n>
 BITSMITH_INLINE Bytes shift(Bytes a) {
     if constexpr (n > 0) {
@@ -200,7 +204,8 @@ BITSMITH_INLINE Floats lookup(FloatTable table, Ints index) {
     BITSMITH_FOUR(
         Floats,
         vreinterpretq_f32_u8(vqtbl4q_u8(
-            table.v, vreinterpretq_u8_s32(vaddq_s32(vmulq_n_s32(index.v[i], 0x04040404), vdupq_n_s32(0x03020100))))));
+            table.v, vreinterpretq_u8_s32(vaddq_s32(vmulq_n_s32(vandq_s32(index.v[i], vdupq_n_s32(15)), 0x04040404),
+                                                    vdupq_n_s32(0x03020100))))));
 }
 
 BITSMITH_INLINE Floats dot_bf16(Floats acc, const uint16_t* w, const uint16_t* x) {

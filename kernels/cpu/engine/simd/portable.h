@@ -40,6 +40,10 @@ BITSMITH_INLINE Bytes operator&(const Bytes& a, const Bytes& b) {
 BITSMITH_INLINE Bytes operator|(const Bytes& a, const Bytes& b) {
     BITSMITH_EACH(Bytes, 64, a.v[i] | b.v[i]);
 }
+// (a & mask) | b
+BITSMITH_INLINE Bytes merge(const Bytes& a, const Bytes& mask, const Bytes& b) {
+    return (a & mask) | b;
+}
 template <int n>
 BITSMITH_INLINE Bytes shift(const Bytes& a) {
     BITSMITH_EACH(Bytes, 64, uint8_t(n >= 0 ? a.v[i] << (n & 7) : a.v[i] >> (-n & 7)));

@@ -37,4 +37,17 @@ BITSMITH_INLINE Floats load_bf16(const uint16_t* p) {
     return as_floats(shift<16>(widen_u16(p)));
 }
 
+// Eight-bit floats by way of float16, whose exponent has room for both: E5M2 is its upper byte, E4M3 comes out
+// kE4M3Factor times too small.
+constexpr float kE4M3Factor = 256.0f;
+#if !defined(BITSMITH_OWN_FLOAT8)
+BITSMITH_INLINE Floats load_e5m2(const uint8_t* p) {
+    return from_f16(shift<8>(widen_u8(p)));
+}
+BITSMITH_INLINE Floats load_e4m3_small(const uint8_t* p) {
+    const Ints code = widen_u8(p), magnitude = code & splat(0x7f), sign = shift<8>(code & splat(0x80));
+    return from_f16(where_equal(magnitude, 0x7f, splat(0x7e00), shift<7>(magnitude)) | sign);
+}
+#endif
+
 }  // namespace bitsmith::engine::BITSMITH_NS
