@@ -150,7 +150,7 @@ def read_weights(
                 yield ReadProgress(min(reading.bytes_done, total), total)
     finally:
         reading.give_up()
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.shutdown(wait=not token.cancelled, cancel_futures=True)  # a cancelled read ends by itself, soon
     yield ReadProgress(total, total)
     return DecoderWeights(matrices, vectors, plan.pairs), tuple(reading.conversions)
 

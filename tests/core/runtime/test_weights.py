@@ -402,6 +402,8 @@ def test_progress_and_cancel(tmp_path: Path) -> None:
         reading = read_weights(plan, CancelToken(), threads=2)
         next(reading)
         reading.close()
+        for thread in [t for t in threading.enumerate() if t.name.startswith("bitsmith-load")]:
+            thread.join(1)  # of the cancelled one; the closed one has waited for its own
         assert not [t for t in threading.enumerate() if t.name.startswith("bitsmith-load")]
 
 
