@@ -1,4 +1,7 @@
-"""A checkpoint into a model that runs: its configuration, its weights packed, an engine around them."""
+"""A checkpoint into a model that runs: its configuration, its weights packed, an engine around them.
+
+Folders of other architectures than our own run through transformers (`core.runtime.transformers_model`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from core.models.config import DecoderConfig, read_config
 from core.models.gguf_config import read_gguf_config
 from core.models.shape import ModelShape
 from core.progress import CancelToken
-from core.runtime.decoder import check_decoder, decoder_program
+from core.runtime.decoder import FAMILIES, check_decoder, decoder_program
 from core.runtime.storage import Conversion
 from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
 from core.threads import worker_count
@@ -27,6 +30,7 @@ from kernels.program import CacheLayout, Program
 
 if TYPE_CHECKING:
     from core.runtime.tokenizer import Text
+    from core.runtime.transformers_engine import TransformersEngine
     from kernels.engine import Engine
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
@@ -48,10 +52,10 @@ class LoadedModel:
     conversions: tuple[Conversion, ...]
     activations: Activations
     cache_dtype: str
-    _loaded: list[tuple[Program, Engine]] = field(repr=False)
+    _loaded: list[tuple[Program, Engine | TransformersEngine]] = field(repr=False)
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Engine | TransformersEngine:
         return self._here()[1]
 
     @property
@@ -71,7 +75,7 @@ class LoadedModel:
             self._loaded.pop()[1].close()
         _trim_heap()
 
-    def _here(self) -> tuple[Program, Engine]:
+    def _here(self) -> tuple[Program, Engine | TransformersEngine]:
         if not self._loaded:
             raise RuntimeError("the model has been unloaded")
         return self._loaded[0]
@@ -86,11 +90,21 @@ def _trim_heap() -> None:
 
 
 def decoder_config(checkpoint: Checkpoint) -> DecoderConfig:
-    """The decoder that a checkpoint describes. Raises UserError when it describes none, or one that can not be run."""
+    """The decoder that a checkpoint describes; `architecture` is '' when it runs through transformers.
+
+    Raises UserError when it describes none, or one that can not be run.
+    """
+    from core.runtime.transformers_model import refuse_gguf, transformers_config
+
     if checkpoint.container is Container.GGUF:
+        if checkpoint.architecture and checkpoint.architecture not in FAMILIES:
+            raise refuse_gguf(checkpoint.architecture)
         config: DecoderConfig | None = read_gguf_config(checkpoint)
     else:
-        config = read_config(checkpoint.config)
+        known = checkpoint.architecture in FAMILIES
+        config = read_config(checkpoint.config) if known or not checkpoint.config else None
+        if checkpoint.config and (config is None or config.architecture not in FAMILIES):
+            return transformers_config(checkpoint)
     if config is None:
         raise UserError("There is no config.json that says how the model is built.", "Add the model's config.json.")
     check_decoder(config)
@@ -132,8 +146,9 @@ def loading(
     capacity: positions that each of `sequences` can have; None: the model's context, at most DEFAULT_CAPACITY.
     cache_dtype: of `CACHE_TYPES`. threads: of the engine and of reading; None: physical cores.
     Raises UserError for a file that contradicts itself, a capacity past the model's context, and a model that does not
-    fit in the memory that is free; Cancelled soon after the token is set.
+    fit in the memory that is free; Cancelled soon after the token is set. Through transformers, the cache is in F32.
     """
+    from core.runtime.transformers_model import CACHE_TYPE, prepare
     from kernels.engine import Engine
 
     if cache_dtype not in CACHE_TYPES or sequences < 1:
@@ -142,15 +157,21 @@ def loading(
     threads = threads or worker_count()
     config = decoder_config(checkpoint)
     capacity = _capacity(config, capacity)
-    plan = plan_weights(checkpoint, config)
+    foreign = None if config.architecture in FAMILIES else prepare(checkpoint)
+    cache_dtype = cache_dtype if foreign is None else CACHE_TYPE
+    plan = plan_weights(checkpoint, config) if foreign is None else foreign.plan
     _check_memory(config, plan, CacheLayout(_layers(config), capacity, sequences, cache_dtype))
     token.check()
     try:
         weights, conversions = yield from read_weights(plan, token, threads)
         weight_bytes = sum(m.nbytes for m in weights.matrices.values())
         weight_bytes += sum(v.nbytes for v in weights.vectors.values())
-        program = decoder_program(config, weights, capacity, sequences, activations, cache_dtype)
-        engine = Engine(program, threads)
+        engine: Engine | TransformersEngine
+        if foreign is None:
+            program = decoder_program(config, weights, capacity, sequences, activations, cache_dtype)
+            engine = Engine(program, threads)
+        else:
+            program, engine = foreign.start(config, weights, capacity, sequences, activations, threads)
     except MemoryError as error:
         raise UserError(
             f"The memory of this computer did not suffice for {format_bytes(plan.nbytes)} of weights.",
