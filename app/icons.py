@@ -39,9 +39,9 @@ def icon(name: str, role: str = "text", gap: int = 0) -> QIcon:
 @lru_cache(maxsize=256)  # tables ask for one a cell; a QIcon is shared until it is changed, which nobody does
 def _icon(name: str, color: str, disabled: str, gap: int) -> QIcon:
     result = QIcon()
-    for size in _SIZES:
-        result.addPixmap(pixmap(name, color, size, gap), QIcon.Mode.Normal)
-        result.addPixmap(pixmap(name, disabled, size, gap), QIcon.Mode.Disabled)
+    for mode, drawn in ((QIcon.Mode.Normal, _drawing(name, color)), (QIcon.Mode.Disabled, _drawing(name, disabled))):
+        for size in _SIZES:
+            result.addPixmap(_picture(drawn, size, gap), mode)
     return result
 
 
@@ -64,11 +64,18 @@ _targets: weakref.WeakKeyDictionary[HasIcon, tuple[str, str, int]] = weakref.Wea
 @lru_cache(maxsize=512)
 def pixmap(name: str, color: str, size: int, gap: int = 0) -> QPixmap:
     """The icon as a square of `size` device pixels in colour '#RRGGBB', with gap/16 of it added at the right."""
+    return _picture(_drawing(name, color), size, gap)
+
+
+def _drawing(name: str, color: str) -> QSvgRenderer:
+    return QSvgRenderer(QByteArray(_svg(name, color).encode()))
+
+
+def _picture(drawing: QSvgRenderer, size: int, gap: int) -> QPixmap:
     result = QPixmap(size + size * gap // 16, size)
     result.fill(Qt.GlobalColor.transparent)
-    painter = QPainter(result)
-    QSvgRenderer(QByteArray(_svg(name, color).encode())).render(painter, QRectF(0, 0, size, size))
-    painter.end()
+    with QPainter(result) as painter:
+        drawing.render(painter, QRectF(0, 0, size, size))
     return result
 
 

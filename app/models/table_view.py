@@ -183,25 +183,25 @@ class TotalsRow(QWidget):
         self.update()
 
     def paintEvent(self, _event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        theme = current()
-        painter.setFont(ui_font(bold=True))
-        painter.setPen(QPen(theme.color("text")))
-        header = self._view.horizontalHeader()
-        left = self._view.viewport().mapTo(self._view, QPoint(0, 0)).x()
-        for column, text in enumerate(self._texts):
-            if not text:
-                continue
-            spec = self._model.columns[column]
-            x = left + header.sectionViewportPosition(column)
-            room = QRect(x + 8, 0, header.sectionSize(column) - 16, self.height())
-            if spec.number:  # a text may run over the empty cells beside it
-                room.setLeft(left + self._free_from(column) + 8)
-            else:
-                room.setRight(left + self._free_until(column) - 8)
-            side = Qt.AlignmentFlag.AlignRight if spec.number else Qt.AlignmentFlag.AlignLeft
-            shown = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room.width())
-            painter.drawText(room, side | Qt.AlignmentFlag.AlignVCenter, shown)
+        with QPainter(self) as painter:
+            theme = current()
+            painter.setFont(ui_font(bold=True))
+            painter.setPen(QPen(theme.color("text")))
+            header = self._view.horizontalHeader()
+            left = self._view.viewport().mapTo(self._view, QPoint(0, 0)).x()
+            for column, text in enumerate(self._texts):
+                if not text:
+                    continue
+                spec = self._model.columns[column]
+                x = left + header.sectionViewportPosition(column)
+                room = QRect(x + 8, 0, header.sectionSize(column) - 16, self.height())
+                if spec.number:  # a text may run over the empty cells beside it
+                    room.setLeft(left + self._free_from(column) + 8)
+                else:
+                    room.setRight(left + self._free_until(column) - 8)
+                side = Qt.AlignmentFlag.AlignRight if spec.number else Qt.AlignmentFlag.AlignLeft
+                shown = painter.fontMetrics().elidedText(text, Qt.TextElideMode.ElideRight, room.width())
+                painter.drawText(room, side | Qt.AlignmentFlag.AlignVCenter, shown)
 
     def _free_from(self, column: int) -> int:
         header = self._view.horizontalHeader()

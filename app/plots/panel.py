@@ -320,14 +320,14 @@ class _LineSample(QWidget):
         self.setFixedSize(26, 12)
 
     def paintEvent(self, _event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        color: QColor = self._item.color(current())
-        if self._item.fill:
-            veil = QColor(color)
-            veil.setAlphaF(0.25)
-            painter.fillRect(self.rect().adjusted(0, 5, 0, 0), veil)
-        painter.setPen(QPen(color, 2, DASHES[self._item.dash]))
-        painter.drawLine(0, 5, self.width(), 5)
+        with QPainter(self) as painter:
+            color: QColor = self._item.color(current())
+            if self._item.fill:
+                veil = QColor(color)
+                veil.setAlphaF(0.25)
+                painter.fillRect(self.rect().adjusted(0, 5, 0, 0), veil)
+            painter.setPen(QPen(color, 2, DASHES[self._item.dash]))
+            painter.drawLine(0, 5, self.width(), 5)
 
 
 def _quoted(text: str) -> str:

@@ -118,10 +118,10 @@ class PrimaryButton(QPushButton):
     def paintEvent(self, event: QPaintEvent) -> None:
         super().paintEvent(event)
         if self.hasFocus():
-            painter = QPainter(self)
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            painter.setPen(QPen(current().color("on_accent"), FOCUS_WIDTH))
-            painter.drawRoundedRect(QRectF(self.rect()).adjusted(3, 3, -3, -3), RADIUS - 2, RADIUS - 2)
+            with QPainter(self) as painter:
+                painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+                painter.setPen(QPen(current().color("on_accent"), FOCUS_WIDTH))
+                painter.drawRoundedRect(QRectF(self.rect()).adjusted(3, 3, -3, -3), RADIUS - 2, RADIUS - 2)
 
 
 class Splitter(QSplitter):

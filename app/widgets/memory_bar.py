@@ -254,12 +254,12 @@ class _DevicePicker(QComboBox):
     def paintEvent(self, _event: QPaintEvent) -> None:
         option = QStyleOptionComboBox()
         self.initStyleOption(option)
-        painter = QStylePainter(self)
-        name = self.itemData(self.currentIndex(), _NAME_ROLE) or self.placeholderText()
-        painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
-        room = self.width() - 40  # padding at the left, arrow at the right
-        option.currentText = self.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
-        painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
+        with QStylePainter(self) as painter:
+            name = self.itemData(self.currentIndex(), _NAME_ROLE) or self.placeholderText()
+            painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
+            room = self.width() - 40  # padding at the left, arrow at the right
+            option.currentText = self.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
+            painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
 
 
 class _Swatch(QWidget):
@@ -271,13 +271,13 @@ class _Swatch(QWidget):
         self.setFixedSize(10, 10)
 
     def paintEvent(self, _event: QPaintEvent) -> None:
-        painter = QPainter(self)
-        theme = current()
-        painter.fillRect(self.rect(), theme.color("surface"))
-        painter.fillRect(self.rect(), segment_brush(self._key, theme))
-        if self._key in ("free", "padding"):
-            painter.setPen(QPen(theme.color("border"), 1))
-            painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
+        with QPainter(self) as painter:
+            theme = current()
+            painter.fillRect(self.rect(), theme.color("surface"))
+            painter.fillRect(self.rect(), segment_brush(self._key, theme))
+            if self._key in ("free", "padding"):
+                painter.setPen(QPen(theme.color("border"), 1))
+                painter.drawRect(self.rect().adjusted(0, 0, -1, -1))
 
 
 class _LegendEntry(QWidget):

@@ -60,16 +60,16 @@ class MemoryStrip(QWidget):
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         theme = current()
-        painter = QPainter(self)
-        frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
-        painter.setPen(QPen(theme.color("border"), 1))
-        painter.setBrush(theme.color("surface" if self._estimate is not None else "window"))
-        painter.drawRect(frame)
-        painter.setPen(Qt.PenStyle.NoPen)
-        for segment, rect in self.segment_rects():
-            painter.fillRect(rect, segment_brush(segment.key, theme))
-        if self._estimate is not None and self._estimate.shortfall and self._estimate.capacity:
-            self._paint_overflow(painter, theme, self._estimate)
+        with QPainter(self) as painter:
+            frame = QRectF(self.rect()).adjusted(0.5, 0.5, -0.5, -0.5)
+            painter.setPen(QPen(theme.color("border"), 1))
+            painter.setBrush(theme.color("surface" if self._estimate is not None else "window"))
+            painter.drawRect(frame)
+            painter.setPen(Qt.PenStyle.NoPen)
+            for segment, rect in self.segment_rects():
+                painter.fillRect(rect, segment_brush(segment.key, theme))
+            if self._estimate is not None and self._estimate.shortfall and self._estimate.capacity:
+                self._paint_overflow(painter, theme, self._estimate)
 
     def _paint_overflow(self, painter: QPainter, theme: Theme, estimate: MemoryEstimate) -> None:
         x = 1 + (self.width() - 2) * (estimate.capacity or 0) / estimate.used

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from core.errors import UserError
@@ -70,6 +70,7 @@ def _document() -> dict[str, Any]:
     return document
 
 
+@cache
 def runtimes() -> tuple[str, ...]:
     """Every runtime of the matrix, those that read what Bitsmith writes first."""
     named = dict.fromkeys(row["runtime"] for row in _document()["rows"])
@@ -95,6 +96,7 @@ def family(format_name: str) -> str:
     return found or _FAMILIES[find_target(name).base]
 
 
+@lru_cache(maxsize=4096)  # the window asks for all of them at every change of model or device
 def cell(format_name: str, runtime: str, hardware_class: str) -> Cell:
     """What a runtime does with a format on hardware of that class.
 
@@ -138,9 +140,14 @@ def cell_for_model(format_name: str, runtime: str, hardware_class: str, columns:
 
 def misfit_columns(format_name: str, columns: Collection[int]) -> tuple[int, ...]:
     """Those of the row lengths that the format's blocks or groups do not divide, ascending."""
+    return _misfits(format_name, frozenset(columns))
+
+
+@lru_cache(maxsize=512)
+def _misfits(format_name: str, columns: frozenset[int]) -> tuple[int, ...]:
     target = find_target(format_name)
     base = find_format(target.base, target.container)
-    return tuple(sorted({k for k in columns if k > 0 and base.accepts((32, k))}))
+    return tuple(sorted(k for k in columns if k > 0 and base.accepts((32, k))))
 
 
 def _block(base: str, container: str) -> int:

@@ -145,6 +145,7 @@ def test_rows_of_576_in_blocks_of_256_are_warned_of(window, qtbot, tmp_path: Pat
     assert "576" in text
     assert "do not divide" in text
     assert all(w.startswith("Warning:") for w in warnings(page))
+    click(qtbot, page.more)  # the matrix is judged when it is seen
     formats = page.advanced.formats
     assert formats.model.index(formats.model.row_of("Q4_K_M"), 1).data() == "in part"
 

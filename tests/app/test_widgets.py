@@ -147,3 +147,14 @@ def test_empty_state_shows_all_of_its_sentence(qtbot) -> None:  # type: ignore[n
     state.show()
     text = max(state.findChildren(QLabel), key=lambda one: len(one.text()))
     assert text.height() >= text.heightForWidth(text.width())
+
+
+def test_an_error_while_painting_leaves_no_painter_behind(qtbot, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    """Its traceback keeps the frame alive; a painter in there would outlive the picture, which Qt does not survive."""
+    shown = ElidedLabel("a name")
+    qtbot.addWidget(shown)
+    monkeypatch.setattr(shown, "shown_text", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as kept:
+        shown.grab()
+    assert kept.traceback
+    assert not shown.paintingActive()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import QModelIndex, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetrics
+from PySide6.QtGui import QFontMetrics, QShowEvent
 from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QVBoxLayout, QWidget
 
 from app.jobs.plan import with_target
@@ -30,7 +30,8 @@ class FormatsPanel(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._recipe = Recipe()
-        self._judged: tuple[str, tuple[int, ...], bool] | None = None
+        self._asked: tuple[str, tuple[int, ...], bool] | None = None
+        self._judged = self._asked  # what the cells are for: `_asked`, once they have been seen
         self.model = MatrixModel(self)
         self.view = QTableView()
         self.view.setModel(self.model)
@@ -63,7 +64,7 @@ class FormatsPanel(QWidget):
         self.model.modelReset.connect(self._select)
 
     def show_session(self, session: Session) -> None:
-        """Judge every cell for the session's device and model."""
+        """Judge every cell for the session's device and model; not before somebody looks."""
         if session.checkpoint is None:
             return
         device = session.device.device if session.device is not None else None
@@ -71,16 +72,23 @@ class FormatsPanel(QWidget):
         roles = LINEAR_ROLES | {Role.EMBED, Role.HEAD}
         columns = {t.columns for t in session.checkpoint.tensors if len(t.shape) > 1 and t.role in roles}
         folders = session.checkpoint.container is not Container.GGUF
-        asked = (hardware, tuple(sorted(columns)), folders)
-        if asked == self._judged:
-            return
-        self._judged = asked
+        self._asked = (hardware, tuple(sorted(columns)), folders)
         name = hardware_classes().get(hardware, "")
         if session.device is None:
             self.device.setText("No device is chosen yet; choose one below.")
         else:
             self.device.setText(f"On {session.device.label}{f' ({name})' if name else ''}. A click chooses a target.")
-        self.model.judge(hardware, columns, folders)
+        if self.isVisible():
+            self._judge()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._judge()
+
+    def _judge(self) -> None:
+        if self._asked is not None and self._asked != self._judged:
+            self._judged = self._asked
+            self.model.judge(*self._asked)
 
     def show_recipe(self, recipe: Recipe) -> None:
         """Select the recipe's target; nothing is emitted."""

@@ -38,6 +38,7 @@ from core.targets import find_target
 
 EVEN, WIDE = [430, 470], [510, 390]  # widths of controls and result without and with Advanced
 PLAN_DELAY = 30  # ms of rest before a plan is made
+SIZE_DELAY = 40  # ms: the Model page is painted before; a worker that plans meanwhile would make that twice as long
 NEXT_TURN = 1  # ms: with 0 Qt calls it within the same turn of the event loop
 
 
@@ -56,6 +57,8 @@ class RecipePage(Page):
         self._last_target = services.session.current.target
         self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_DELAY)
         self._plan_timer.timeout.connect(self._make_plan)
+        self._size_timer = QTimer(self, singleShot=True, interval=SIZE_DELAY)
+        self._size_timer.timeout.connect(self._size_presets)
         self._make_parts()
         self._lay_out()
         services.session.changed.connect(self._on_session)
@@ -169,6 +172,7 @@ class RecipePage(Page):
         for key in (PLAN_KEY, COSTS_KEY, PRESETS_KEY):
             self.services.jobs.discard(key)
         self._plan_timer.stop()
+        self._size_timer.stop()
         self._offers, self._good = (), None
         self.presets.show_offers(())
         self.presets.show_recipe(None)
@@ -180,8 +184,11 @@ class RecipePage(Page):
         self.model_name.setText(str(session.checkpoint.path))
         QTimer.singleShot(NEXT_TURN, self, self._show_model)
         self._set_ready("The sizes are still being worked out.")
+        self._size_timer.start()
+
+    def _size_presets(self) -> None:
         self.services.jobs.run(
-            "Size the presets", presets_work(session), self._on_offers, self._on_offers_failed,
+            "Size the presets", presets_work(self.services.session.current), self._on_offers, self._on_offers_failed,
             latest_key=PRESETS_KEY, owner=self,
         )  # fmt: skip
 

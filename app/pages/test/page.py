@@ -58,6 +58,7 @@ class TestPage(Page):
             backend = CoreBackend()
         queue = ConversionQueue.of(services.jobs, services.settings)
         self.bench = Bench(backend, services.jobs, queue, self)
+        self._shapes_known = False
         self._make_parts()
         self._lay_out()
         self._connect(queue)
@@ -77,6 +78,7 @@ class TestPage(Page):
     def shown(self) -> None:
         self.bench.follow(self.services.session.current)
         self.bench.refresh_history()
+        self._look_for_shapes()
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
@@ -186,6 +188,7 @@ class TestPage(Page):
         bench.history_changed.connect(self.history.show_stored)
         self.history.remove_asked.connect(bench.refresh_history)
         self.tabs.currentChanged.connect(lambda _number: self._refresh())
+        self.tabs.currentChanged.connect(lambda _number: self._look_for_shapes())
         self.prompt.prompt.textChanged.connect(self._refresh)
         self.services.session.changed.connect(self._on_session)
         queue.changed.connect(self._on_conversion)
@@ -238,6 +241,7 @@ class TestPage(Page):
 
     def _on_asked(self) -> None:
         self._show_numbers()
+        self._shapes_known = False
         self._look_for_shapes()
 
     def _on_session(self, _old: Session, new: Session) -> None:
@@ -269,6 +273,10 @@ class TestPage(Page):
         self.energy.setVisible(bool(reason))
 
     def _look_for_shapes(self) -> None:
+        """Which layers can be swept, once somebody looks: the files' headers are read for it."""
+        if self._shapes_known or not self.sweep.isVisible():
+            return
+        self._shapes_known = True
         paths, models = self.bench.paths, (self.bench.slots[0].model, self.bench.slots[1].model)
         self.services.jobs.run(
             "Look for layers", lambda _token: tuple(self.bench.backend.shapes(paths, models)), self.sweep.show_shapes,
