@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import importlib.metadata
 import io
 import json
@@ -20,6 +21,8 @@ from typing import NoReturn
 from core import cli_generate
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
+
+_FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # a write finds no room
 
 
 class _Usage(Exception):
@@ -58,6 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         return _complain(UserError("There is not enough memory.", "Close other programs and try again."), as_json)
     except Exception as e:
+        if isinstance(e, OSError) and e.errno in _FULL:
+            _silence_stdout()
+            full = UserError(f"The output can not be written ({e.strerror}).", "Free some space, or use another disk.")
+            return _complain(full, as_json)
         if os.environ.get("BITSMITH_DEBUG"):
             raise
         where = UserError(
@@ -89,8 +96,9 @@ def _complain(e: UserError, as_json: bool, code: int = 1) -> int:
             print(json.dumps({"error": e.message, "hint": e.hint}), flush=True)
     except OSError:
         _silence_stdout()
-    with contextlib.suppress(OSError):
-        print(f"{e.message}\n{e.hint}".strip(), file=sys.stderr)
+    if sys.stderr is not None:  # closed; print would write to stdout
+        with contextlib.suppress(OSError):
+            print(f"{e.message}\n{e.hint}".strip(), file=sys.stderr)
     return code
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
+from core.threads import MAX_THREADS
 
 if TYPE_CHECKING:
     from core.runtime.generate import GenerateRequest, GenerationResult
@@ -78,11 +79,11 @@ def open_model(
     from core.runtime.load import load
     from kernels.matrix import Activations
 
-    if args.threads is not None and args.threads < 1:
-        raise UserError(f"{args.threads} threads can not compute.", "Give 1 or more.")
+    if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
+        raise UserError(f"{args.threads:,} threads can not compute.", f"Give 1 to {MAX_THREADS:,}.")
     checkpoint = stack.enter_context(open_checkpoint(path))
     activations = Activations.EXACT if args.exact else Activations.FAST
-    show = _show_loading if sys.stderr.isatty() and not args.json else None
+    show = _show_loading if sys.stderr is not None and sys.stderr.isatty() and not args.json else None
     try:
         model = load(checkpoint, capacity, sequences, activations, args.threads, progress=show, token=token)
     finally:
@@ -116,7 +117,10 @@ def generate(args: argparse.Namespace, token: CancelToken) -> int:
 
         show(data)
     else:
-        print(_summary(result), file=sys.stderr)
+        _note(_summary(result))
+        slow = next((use for use in data["kernels"] if use["isa"] == "numpy"), None)
+        if slow is not None:
+            _note(f"The compiled engine did not run: {slow['reason']}.")
     return 0
 
 
@@ -145,20 +149,29 @@ def _request(args: argparse.Namespace) -> GenerateRequest:
 
 
 def _read(path: Path) -> str:
+    name = "Standard input" if str(path) == "-" else path.name or str(path)
     try:
         if str(path) == "-":
+            if sys.stdin is None:
+                raise UserError("Standard input is closed.", "Give the prompt with --prompt, or a file.")
             data = sys.stdin.buffer.read(MAX_PROMPT + 1)
         else:
             with path.open("rb") as file:
                 data = file.read(MAX_PROMPT + 1)
-        text = data.decode()
     except OSError as e:
-        raise UserError(f"{path.name} can not be read ({e.strerror}).", "Check the name of the file.") from e
-    except UnicodeDecodeError as e:
-        raise UserError(f"{path.name} is no text in UTF-8.", "Save it as UTF-8.") from e
+        raise UserError(f"{name} can not be read ({e.strerror or e}).", "Check the name of the file.") from e
     if len(data) > MAX_PROMPT:
-        raise UserError(f"{path.name} is longer than any context.", "Give a shorter file.")
-    return text
+        raise UserError(f"{name} is longer than any context.", "Give a shorter text.")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as e:
+        raise UserError(f"{name} is no text in UTF-8.", "Save it as UTF-8.") from e
+
+
+def _note(text: str) -> None:
+    """For the person, beside the output."""
+    if sys.stderr is not None:  # closed; print would write to stdout
+        print(text, file=sys.stderr)
 
 
 def _say(text: str) -> None:
@@ -264,7 +277,7 @@ def _layer_sweeps(model: LoadedModel, args: argparse.Namespace, token: CancelTok
     try:
         pairs.append((sample_matrix("BF16", SQUARE, SQUARE), sample_matrix(name, SQUARE, SQUARE)))
     except ValueError:
-        print(f"No {SQUARE} × {SQUARE} layer in {name} can be made up; the model's own follow.", file=sys.stderr)
+        _note(f"No {SQUARE} × {SQUARE} layer in {name} can be made up; the model's own follow.")
     own = layer_shapes(model.program)[:OWN_SHAPES]
     pairs += [(sample_matrix("BF16", matrix.rows, matrix.columns), matrix) for matrix in own]
     return [_drive(layer_sweep(a, b, model.activations, threads, cancel=token)) for a, b in pairs]
@@ -344,7 +357,7 @@ def _keep(kind: str, title: str, contract: str, numbers: Sequence[Number], data:
     try:
         ResultStore().add(new_result(kind, title, contract, numbers, data))
     except UserError as e:
-        print(str(e), file=sys.stderr)
+        _note(str(e))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, CancelToken], int]] = {"generate": generate, "bench": bench}

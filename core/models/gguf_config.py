@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.models.config import DecoderConfig, RopeConfig
@@ -104,6 +106,8 @@ def _vocabulary(checkpoint: Checkpoint, keys: _Keys) -> int:
     """Tokens that the tokenizer has; without one, what a key says, or the rows of the embedding."""
     tokens = checkpoint.metadata.get("tokenizer.ggml.tokens")
     if tokens is not None:
+        if not isinstance(tokens, list):
+            raise UserError("The tokens of the tokenizer in this file are no list of texts.", _AGAIN)
         return len(tokens)
     rows = next((t.rows for t in checkpoint.tensors if t.name == "token_embd.weight"), 0)
     return keys.count("vocab_size", rows)
@@ -119,12 +123,12 @@ def _windows(keys: _Keys, layers: int) -> tuple[bool, ...]:
     ):
         return (False,) * layers
     pattern = keys.raw("attention.sliding_window_pattern")
-    if pattern is not None and not isinstance(pattern, (int, float)):
+    if isinstance(pattern, np.ndarray) and pattern.dtype.kind in "biu":
         listed = tuple(bool(x) for x in pattern)
         if len(listed) < layers:
             raise UserError(f"The file tells of {len(listed)} of {layers} layers whether they slide.", _AGAIN)
         return listed[:layers]
-    period = max(1, int(pattern or (2 if architecture == "gemma2" else 6)))
+    period = keys.count("attention.sliding_window_pattern", 0) or (2 if architecture == "gemma2" else 6)
     return tuple(i % period < period - 1 for i in range(layers))
 
 
@@ -147,13 +151,15 @@ def _rope(checkpoint: Checkpoint, keys: _Keys, head_dim: int) -> RopeConfig:
     theta = keys.number("rope.freq_base", 10000.0)
     if not theta > 0.0:
         raise UserError(f"The rope base is {theta:g}, which no model has.", _AGAIN)
-    kind = str(keys.raw("rope.scaling.type") or "default").lower()
+    named = keys.raw("rope.scaling.type")
+    if named is not None and not isinstance(named, str):
+        raise UserError(f"'{keys.architecture}.rope.scaling.type' is no name.", _AGAIN)
+    kind = (named or "default").lower()
     kind = "default" if kind == "none" else kind
     factor = keys.number("rope.scaling.factor", 0.0) or keys.number("rope.scale_linear", 1.0)
-    if kind == "default" and keys.raw("rope.scaling.type") is None and factor != 1.0:
+    if kind == "default" and named is None and factor != 1.0:
         kind = "linear"
     original = keys.count("rope.scaling.original_context_length", 0)
-    attention = keys.raw("rope.scaling.attn_factor")
     tables = {t.name: t for t in checkpoint.tensors if t.name.startswith("rope_f")}
 
     def factors(name: str) -> tuple[float, ...]:
@@ -169,7 +175,7 @@ def _rope(checkpoint: Checkpoint, keys: _Keys, head_dim: int) -> RopeConfig:
     if kind == "yarn":
         scale = keys.number("rope.scaling.attn_factor", 1.0) * RopeConfig(factor=factor).yarn_paper_scale
     elif kind == "longrope":
-        scale = 1.0 if attention is None else float(attention)
+        scale = keys.number("rope.scaling.attn_factor", 1.0)
 
     def optional(key: str) -> float | None:
         return None if keys.raw(f"rope.scaling.{key}") is None else keys.number(f"rope.scaling.{key}")

@@ -88,6 +88,17 @@ def check_decoder(config: DecoderConfig) -> None:
             f"{config.experts_used} of {config.experts} experts can not be used.",
             "Compare the configuration with the model's original.",
         )
+    for what, value, most in (
+        ("epsilon of the norms", config.rms_eps, 1.0),
+        ("scale of the attention", config.attention_scalar, MAX_SIZE),
+        ("soft cap of the attention", config.attention_softcap or 0.0, MAX_SIZE),
+        ("soft cap of the output", config.final_softcap or 0.0, MAX_SIZE),
+        ("sliding window", config.window, MAX_SIZE),
+    ):
+        if not 0 <= value <= most:  # nor NaN
+            raise UserError(
+                f"The {what} is {value:g}, which no model has.", "Compare the configuration with the model's original."
+            )
     windows(config)
     for local in (False, True):
         rope_frequencies(config, config.context, local)

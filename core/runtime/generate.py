@@ -197,6 +197,7 @@ def generate_batch(
         )
     reset_peak()
     clock = _Clock()
+    _ = model.text  # opening the tokenizer is part of loading
     with clock:
         runs = [_Run(model, request, slot) for slot, request in enumerate(requests)]
     with Watch((model,), cancel):

@@ -27,17 +27,25 @@ def rope_frequencies(config: DecoderConfig, capacity: int, local: bool = False) 
     try:
         with np.errstate(all="raise", under="ignore"):
             frequencies, scale = _frequencies(config, capacity, local and config.rope.theta_local > 0)
-    except (ArithmeticError, ValueError) as error:  # math's own: logarithm of a negative number
+            found = frequencies.astype(np.float32)
+        if not (np.isfinite(found).all() and 0.0 < scale < math.inf):  # a NaN in the settings raises nothing
+            raise ValueError("not finite")
+    except (ArithmeticError, ValueError, TypeError) as error:  # math's own: logarithm of a negative number
         raise UserError(
             "The rope settings of the model lead to frequencies that are no numbers.",
             "Compare the configuration with the model's original.",
         ) from error
-    return frequencies.astype(np.float32), scale
+    return found, scale
 
 
 def _frequencies(config: DecoderConfig, capacity: int, local: bool) -> tuple[np.ndarray, float]:
     """float64 [pairs] and the scale."""
     rope = config.rope
+    if not 0.0 < rope.partial <= 1.0:
+        raise UserError(
+            f"{rope.partial:g} of each head's values can not be turned.",
+            "Compare the configuration with the model's original.",
+        )
     kind, theta = (rope.kind_local, rope.theta_local) if local else (rope.kind, rope.theta)
     width = int(config.head_dim * rope.partial) // 2 * 2
     powers = np.arange(0, width, 2, dtype=np.float64) / max(width, 1)

@@ -34,7 +34,8 @@ class Sampling:
             ("seed", self.seed, 0, 2**64 - 1),
         ):
             if not low <= value <= high:
-                raise UserError(f"The {name} can not be {value}.", f"Give a number from {low:g} to {high:g}.")
+                most = f"{high:,}" if isinstance(high, int) else f"{high:g}"
+                raise UserError(f"The {name} can not be {value}.", f"Give a number from {low:g} to {most}.")
 
 
 class Sampler:

@@ -250,7 +250,7 @@ def _check(slots: dict[str, Slot], config: DecoderConfig, checkpoint: Checkpoint
         if shape is None:
             raise _no_place(slot.stored, config)
         if slot.shape != shape:
-            if name == "token_embd.weight" and slot.shape[1] == shape[1]:
+            if name == "token_embd.weight" and slot.shape[1:] == shape[1:]:
                 raise UserError(
                     f"'{slot.stored.name}' has {slot.shape[0]:,} rows, but the vocabulary {shape[0]:,} tokens.", _OTHER
                 )

@@ -206,7 +206,8 @@ def test_a_full_disk_under_stdout_is_one_sentence(folder, options):
             check=False,
         )
     assert done.returncode == 1
-    assert b"No space left" in done.stderr
+    assert b"can not be written (No space left" in done.stderr
+    assert b"failed where it should not" not in done.stderr
     assert b"Traceback" not in done.stderr
     assert b"Exception" not in done.stderr
 

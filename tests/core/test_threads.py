@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from core.threads import worker_count
+from core.threads import MAX_THREADS, worker_count
 
 
-@pytest.mark.parametrize("text", ["", "0", "-2", "many"])
+@pytest.mark.parametrize("text", ["", "0", "-2", "many", "²"])
 def test_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("BITSMITH_THREADS", text)
     assert 1 <= worker_count() <= (os.cpu_count() or 1)
@@ -20,3 +20,5 @@ def test_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch, te
 def test_the_environment_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BITSMITH_THREADS", "7")
     assert worker_count() == 7
+    monkeypatch.setenv("BITSMITH_THREADS", "99999")
+    assert worker_count() == MAX_THREADS

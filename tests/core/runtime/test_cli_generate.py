@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from fake_model import FakeModel
+from tiny_models import write_llama
 
 from core import cli_generate
 from core.cli import main
@@ -97,6 +98,7 @@ def test_chat_file_and_standard_input(
         (("--prompt", "x", "--context", "1"), 1, "has 2 tokens, but the cache holds 1"),
         (("--prompt", "x", "--max-tokens", "-1"), 1, "can not be generated"),
         (("--prompt", "x", "--temperature", "-2"), 1, "temperature can not be"),
+        (("--prompt", "x", "--seed", "-1"), 1, "seed can not be -1"),
         (("--file", "none.txt"), 1, "can not be read"),
         ((), 2, "required"),
         (("--prompt", "a", "--chat", "b"), 2, "not allowed"),
@@ -110,6 +112,40 @@ def test_what_can_not_be_done(run: Run, words: tuple[str, ...], code: int, sente
     assert "Traceback" not in err
     assert out == ""
     assert sentence in json.loads(run("generate", "xab", *words, "--json")[1])["error"]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        (None, "Standard input is closed"),
+        (b"\xff", "Standard input is no text in UTF-8"),
+        ("é".encode() * 3, "Standard input is longer than any context"),
+    ],
+)
+def test_standard_input_that_is_no_prompt(
+    run: Run, monkeypatch: pytest.MonkeyPatch, data: bytes | None, sentence: str
+) -> None:
+    monkeypatch.setattr(cli_generate, "MAX_PROMPT", 4)
+    monkeypatch.setattr(sys, "stdin", data if data is None else io.TextIOWrapper(io.BytesIO(data)))
+    code, out, err = run("generate", "xab", "--file", "-")
+    assert (code, out) == (1, "")
+    assert sentence in err
+
+
+def test_a_closed_stderr_leaves_the_text_alone(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    assert run("generate", "xHelo!", "--prompt", "x")[:2] == (0, "Helo!\n")
+    assert run("generate", "xHelo!", "--prompt", "x", "--seed", "-1")[:2] == (1, "")
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "1025", "1000000000000"])
+@pytest.mark.parametrize("command", [("generate", "--prompt", "x"), ("bench",)])
+def test_threads_that_no_pool_has(
+    command: tuple[str, ...], threads: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main([*command, str(write_llama(tmp_path / "model", layers=1)), "--threads", threads])
+    assert code == 1
+    assert capsys.readouterr().err.endswith("threads can not compute.\nGive 1 to 1,024.\n")
 
 
 def test_zero_tokens_means_no_limit(run: Run) -> None:

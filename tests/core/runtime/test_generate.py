@@ -267,3 +267,19 @@ def test_output_that_is_not_finite() -> None:
 def test_no_tokens_can_not_be_asked_for() -> None:
     with pytest.raises(UserError, match="0 tokens"):
         run(FakeModel(b"xab"), prompt="x", max_tokens=0)
+
+
+def test_opening_the_tokenizer_is_not_part_of_the_first_token() -> None:
+    class Lazy(FakeModel):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "text" and not opened:
+                time.sleep(0.3)
+                opened.append(name)
+            return super().__getattribute__(name)
+
+    opened: list[str] = []
+    model = Lazy(b"xab")
+    opened.clear()
+    _, result = run(model, prompt="x")
+    assert opened
+    assert result.ttft_ms < 200

@@ -17,6 +17,7 @@ from tiny_models import write_llama
 
 from core.checkpoint import open_checkpoint
 from core.errors import Cancelled, UserError
+from core.models import gguf_config
 from core.progress import CancelToken
 from core.runtime.load import LoadedModel, decoder_config, load, loading
 from core.runtime.weights import ReadProgress, plan_weights
@@ -105,6 +106,16 @@ def test_an_architecture_outside_the_list(tmp_path: Path) -> None:
         ({"model_type": "falcon_mamba", "architectures": ["FalconMambaForCausalLM"]}, "'falcon_mamba'"),
         ({"hidden_act": "relu2"}, "'relu2'"),
         ({"num_key_value_heads": 3}, "4 query heads can not share 3"),
+        ({"rms_norm_eps": float("inf")}, "epsilon of the norms is inf"),
+        ({"rms_norm_eps": -1.0}, "epsilon of the norms is -1"),
+        ({"query_pre_attn_scalar": -256}, "scale of the attention is -256"),
+        ({"attn_logit_softcapping": float("nan")}, "soft cap of the attention is nan"),
+        ({"final_logit_softcapping": -30.0}, "soft cap of the output is -30"),
+        ({"partial_rotary_factor": 2.0}, "2 of each head's values"),
+        ({"partial_rotary_factor": -0.5}, "-0.5 of each head's values"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": float("nan")}}, "no numbers"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "beta_fast": float("nan")}}, "no numbers"),
+        ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": -1.0}}, "no numbers"),
         ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "'spiral'"),
         ({"rope_scaling": {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}}, "1 rope factors"),
     ):
@@ -155,6 +166,10 @@ def test_gguf_keys_that_no_model_can_have(tmp_path: Path, rewrite: Callable[[Pat
         ({"llama.attention.value_length": 32}, "differ in width"),
         ({"llama.attention.head_count_kv": [1, 2]}, "'llama.attention.head_count_kv' differs between layers"),
         ({"llama.rope.scaling.type": "spiral"}, "'spiral'"),
+        ({"llama.rope.scaling.type": [1, 2]}, "'llama.rope.scaling.type' is no name"),
+        ({"tokenizer.ggml.tokens": 3}, "no list of texts"),
+        ({"tokenizer.ggml.tokens": [1, 2]}, "no list of texts"),
+        ({"llama.attention.layer_norm_rms_epsilon": 1e30}, "epsilon of the norms is 1e+30"),
     ):
         path = rewrite(tmp_path / "plain.gguf", keys)
         with pytest.raises(UserError) as error, open_checkpoint(path) as checkpoint:
@@ -245,3 +260,34 @@ def test_a_damaged_config(tmp_path: Path) -> None:
             except UserError:
                 refused += 1
     assert 100 < refused < len(changes)
+
+
+@pytest.mark.parametrize("window", [-1, 1 << 40])
+def test_a_window_that_no_model_has(window: int, tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "mistral-window")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(config | {"sliding_window": window}), encoding="utf-8")
+    with pytest.raises(UserError, match="The sliding window is"):
+        decoder_config(open_checkpoint(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("pattern", [float("nan"), float("inf"), "text", [1.5, 2.5]])
+def test_a_window_pattern_that_is_none(pattern: object, tmp_path: Path) -> None:
+    metadata = {
+        "general.architecture": "gemma3",
+        "gemma3.attention.sliding_window": 16,
+        "gemma3.attention.sliding_window_pattern": np.array(pattern) if isinstance(pattern, list) else pattern,
+    }
+    with pytest.raises(UserError, match="sliding_window_pattern"):
+        gguf_config._windows(gguf_config._Keys(metadata), 7)
+
+
+@pytest.mark.parametrize("shape", [(288 * 256,), (1,)])
+def test_an_embedding_that_is_no_matrix(shape: tuple[int, ...], tmp_path: Path) -> None:
+    def flatten(tensors: dict) -> None:
+        tensors["model.embed_tokens.weight"] = tensors["model.embed_tokens.weight"].reshape(-1)[: shape[0]].clone()
+
+    folder = write_llama(tmp_path / "model", change=flatten)
+    with pytest.raises(UserError, match=r"'model\.embed_tokens\.weight' is .* means 288 × 256"):
+        load_path(folder)
