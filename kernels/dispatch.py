@@ -99,13 +99,9 @@ def forced() -> str:
     return _forced[-1] if _forced else ""
 
 
-def backends() -> tuple[str, ...]:
-    """Every backend that some operation has on this machine, best first."""
-    names: dict[str, int] = {}
-    for entries in _implementations.values():
-        for entry in entries:
-            names[entry.backend] = max(names.get(entry.backend, entry.priority), entry.priority)
-    return tuple(sorted(names, key=lambda name: -names[name]))
+def backends(op: str = "scan") -> tuple[str, ...]:
+    """Every backend that `op` has on this machine, best first. All conversions have the same ones as `scan`."""
+    return tuple(entry.backend for entry in _implementations.get(op, ()))
 
 
 def report() -> tuple[Choice, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -41,17 +40,13 @@ class ReferenceExecutor(ReferenceProgram):
         self._cancelled = False
         self._times = [0.0] * len(program.steps)
         self._places = {id(step): i for i, step in enumerate(program.steps)}
-        self._steps = {kind: self._watched(function) for kind, function in self._steps.items()}
 
-    def _watched(self, function: Callable[[Any], None]) -> Callable[[Any], None]:
-        def run(step: Step) -> None:
-            if self._cancelled:
-                raise Cancelled
-            started = time.perf_counter()
-            function(step)
-            self._times[self._places[id(step)]] += time.perf_counter() - started
-
-        return run
+    def _step(self, step: Step) -> None:
+        if self._cancelled:
+            raise Cancelled
+        started = time.perf_counter()
+        super()._step(step)
+        self._times[self._places[id(step)]] += time.perf_counter() - started
 
     def run(self, tokens: np.ndarray, sequences: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         self._cancelled = False

@@ -146,7 +146,7 @@ def round_activations(x: np.ndarray, kind: str, activations: str) -> np.ndarray:
     block = columns if activations == "TOKEN" else 32
     padded = np.zeros((rows, -(-columns // block) * block), np.float32)
     padded[:, :columns] = x
-    blocks = padded.reshape(rows, -1, block)
+    blocks = padded.reshape(rows, padded.shape[1] // block, block)
     with np.errstate(all="ignore"):
         amax = np.abs(blocks).max(axis=2, keepdims=True)
         inverse = np.float32(127) / amax
@@ -154,7 +154,7 @@ def round_activations(x: np.ndarray, kind: str, activations: str) -> np.ndarray:
         codes = np.where(usable, np.rint(blocks * np.where(usable, inverse, 0)), 0)
         scales = np.where(usable, amax / np.float32(127), 0).astype(np.float64)
         scales[~np.isfinite(amax)] = np.nan
-    return (np.where(np.isfinite(scales), codes, 0) * scales).reshape(rows, -1)[:, :columns]
+    return (np.where(np.isfinite(scales), codes, 0) * scales).reshape(padded.shape)[:, :columns]
 
 
 def product(x: np.ndarray, weights: Weights, rows: int, activations: str) -> np.ndarray:

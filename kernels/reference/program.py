@@ -20,6 +20,7 @@ from kernels.program import (
     Rope,
     SoftCap,
     Split,
+    Step,
 )
 from kernels.reference.attention import LayerCache, rotate
 from kernels.reference.elementwise import activate, rms_norm, soft_cap, softmax
@@ -39,18 +40,6 @@ class ReferenceProgram:
         ]
         self._buffers: list[np.ndarray] = []
         self._tokens = self._sequences = self._positions = self._wanted = np.zeros(0, np.int32)
-        self._steps: dict[type, Callable[[Any], None]] = {
-            Embed: self._embed,
-            Norm: self._norm,
-            Linear: self._linear,
-            Split: self._split,
-            Rope: self._rope,
-            Attention: self._attention,
-            ActMul: self._act_mul,
-            Add: self._add,
-            Experts: self._experts,
-            SoftCap: self._soft_cap,
-        }
 
     def run(self, tokens: np.ndarray, sequences: np.ndarray, positions: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         """Logits float32 [W, vocabulary] of the batch's rows `wanted`; all arguments are integers, [M] and [W].
@@ -73,8 +62,11 @@ class ReferenceProgram:
         self._tokens, self._sequences, self._positions, self._wanted = tokens, sequences, positions, wanted
         self._buffers = [np.zeros((len(tokens), width), np.float32) for width in self.program.widths]
         for step in self.program.steps:
-            self._steps[type(step)](step)
+            self._step(step)
         return self._buffers[self.program.logits][wanted]
+
+    def _step(self, step: Step) -> None:
+        _STEPS[type(step)](self, step)
 
     def _embed(self, step: Embed) -> None:
         if len(self._tokens) and not 0 <= self._tokens.min() <= self._tokens.max() < step.weight.rows:
@@ -152,3 +144,18 @@ class ReferenceProgram:
     def _soft_cap(self, step: SoftCap) -> None:
         x = self._buffers[step.x]
         x[:] = soft_cap(x.astype(np.float64), step.cap)
+
+
+# Functions, not an executor's own methods: those would keep it, and its weights, until the collector comes by.
+_STEPS: dict[type, Callable[[ReferenceProgram, Any], None]] = {
+    Embed: ReferenceProgram._embed,
+    Norm: ReferenceProgram._norm,
+    Linear: ReferenceProgram._linear,
+    Split: ReferenceProgram._split,
+    Rope: ReferenceProgram._rope,
+    Attention: ReferenceProgram._attention,
+    ActMul: ReferenceProgram._act_mul,
+    Add: ReferenceProgram._add,
+    Experts: ReferenceProgram._experts,
+    SoftCap: ReferenceProgram._soft_cap,
+}

@@ -41,6 +41,14 @@ def test_the_report_names_every_operation_and_block_type() -> None:
         assert "no compiled decoder for IQ2_S" in lines["decode_blocks", "IQ2_S"].reason
 
 
+def test_the_engine_does_not_change_what_conversions_run_on() -> None:
+    import kernels.engine  # noqa: F401  (registers its own instruction sets)
+
+    assert dispatch.backends()[:-1] == tuple(f"cpu:{isa}" for isa in cpu.instruction_sets)
+    assert dispatch.backends("program")[:-1] == tuple(f"cpu:{isa}" for isa in cpu.engine_sets)
+    assert dispatch.backends("no such thing") == ()
+
+
 def test_a_backend_can_be_forced() -> None:
     with dispatch.only("reference"):
         assert dispatch.find("scan").backend == "reference"

@@ -158,6 +158,12 @@ def test_the_reference_follows_the_contracts(name: str) -> None:
         )
 
 
+def test_no_activations_at_all() -> None:
+    for activations in ("FAST", "TOKEN", "EXACT"):
+        for kind in ("integer", "BF16", "float"):
+            assert reference.round_activations(np.zeros((0, 33), np.float32), kind, activations).shape == (0, 33)
+
+
 def test_int8_rounding_by_hand() -> None:
     """amax 127 → the codes are the values, ties to even; the next block has its own scale."""
     x = np.zeros((1, 64), np.float32)

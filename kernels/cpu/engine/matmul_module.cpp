@@ -5,20 +5,19 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "../parallel.h"
+#include "arena.h"
 #include "matmul/pack.h"
+#include "memory.h"
 #include "pool.h"
 #include "table.h"
 
@@ -35,36 +34,13 @@ void require(bool held, const char* message) {
     if (!held) throw std::invalid_argument(message);
 }
 
-struct FreeAligned {
-    int64_t align = kAlign;
-    void operator()(uint8_t* p) const { ::operator delete(p, std::align_val_t(align)); }
-};
-// Zeroed, aligned memory; in huge pages where it is large, as products read all of it over and over.
-class Buffer {
-public:
-    Buffer() = default;
-    explicit Buffer(int64_t bytes) {
-        constexpr int64_t kHugePage = 2 << 20;
-        const int64_t align = bytes >= 4 * kHugePage ? kHugePage : kAlign;
-        const auto size = static_cast<size_t>((bytes + align - 1) / align * align);
-        data_.reset(static_cast<uint8_t*>(::operator new(size, std::align_val_t(align))));
-        data_.get_deleter().align = align;
-#if defined(__linux__)
-        if (align == kHugePage) madvise(data_.get(), size, MADV_HUGEPAGE);
-#endif
-        std::fill_n(data_.get(), size, uint8_t{0});
-    }
-    uint8_t* data() const { return data_.get(); }
-
-private:
-    std::unique_ptr<uint8_t[], FreeAligned> data_;
-};
+std::atomic<int> packing{0};  // pieces that are being packed now
 
 class PackedMatrix {
 public:
-    PackedMatrix(const Packed& layout, std::string name) : packed_(layout), name_(std::move(name)) {
-        buffer_ = Buffer(nbytes());
-        packed_.data = buffer_.data();
+    PackedMatrix(const Packed& layout, std::string name)
+        : packed_(layout), name_(std::move(name)), memory_(nbytes()) {
+        packed_.data = memory_.data();
     }
 
     const Packed& packed() const { return packed_; }
@@ -146,12 +122,19 @@ private:
     template <class Body>
     void put(size_t count, const Body& body) {
         nb::gil_scoped_release released;
-        parallel_for(int64_t(count), kTile, std::clamp<int>(std::thread::hardware_concurrency(), 1, 8), body);
+        // Tensors that are packed at the same time share the processor.
+        struct Share {
+            Share() : count(packing.fetch_add(1) + 1) {}
+            ~Share() { packing.fetch_sub(1); }
+            int count;
+        } const share;
+        const int threads = std::clamp<int>(std::thread::hardware_concurrency(), 1, 8);
+        parallel_for(int64_t(count), kTile, std::max(1, threads / share.count), body);
     }
 
     Packed packed_;
     std::string name_;
-    Buffer buffer_;
+    Slice memory_;
 };
 
 Packed sized(int64_t rows, int64_t columns) {
@@ -275,9 +258,9 @@ std::vector<double> product(const std::string& isa, const PackedMatrix& matrix, 
     if (m == 0) return seconds;
     nb::gil_scoped_release released;
     Act act = {act_kind(w, contract_named(activations)), m, w.columns, w.steps, nullptr};
-    const Buffer data(act.bytes());
-    act.data = data.data();
-    const Buffer scratch(kScratch * threads);
+    const Memory data(act.bytes());
+    act.data = reinterpret_cast<uint8_t*>(data.data());
+    const Memory scratch(kScratch * threads);
     const Output to = {out.data(), w.rows, nullptr, false};
     // A few chunks a thread, so that a core which is busy elsewhere takes fewer of them.
     const int64_t grain = std::max<int64_t>(1, w.tiles / (threads * 8));

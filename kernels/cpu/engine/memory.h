@@ -1,46 +1,36 @@
 // Large zeroed memory straight from the system: pages cost nothing before they are used, and go back when it is freed.
 #pragma once
 #include <stdint.h>
-#include <stdlib.h>
 
-#include <new>
 #include <utility>
-#if defined(__unix__) || defined(__APPLE__)
-#include <sys/mman.h>
-#endif
 
 namespace bitsmith::engine {
+
+// Where the system has them, a page of this size takes one entry of the processor's address cache instead of 512, and
+// reading gets more than twice as fast.
+constexpr int64_t kHugePage = int64_t{2} << 20;
+
+// Zeroed; at a multiple of 64, and of kHugePage from that size on. bytes > 0. Throws std::bad_alloc.
+char* map_pages(int64_t bytes);
+void unmap_pages(char* data, int64_t bytes) noexcept;
+// These pages are not needed any more: they are zeros when they are looked at again, or stay as they are.
+void drop_pages(char* data, int64_t bytes) noexcept;
 
 class Memory {
 public:
     Memory() = default;
-    explicit Memory(int64_t bytes) : bytes_(bytes) {
+    explicit Memory(int64_t bytes) {
         if (bytes <= 0) return;
-#if defined(__unix__) || defined(__APPLE__)
-        void* mapped =
-            mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (mapped == MAP_FAILED) throw std::bad_alloc();
-        base_ = mapped;
-        data_ = static_cast<char*>(mapped);
-#else
-        base_ = calloc(static_cast<size_t>(bytes) + 64, 1);
-        if (base_ == nullptr) throw std::bad_alloc();
-        data_ = static_cast<char*>(base_) + (64 - reinterpret_cast<uintptr_t>(base_) % 64) % 64;
-#endif
+        data_ = map_pages(bytes);
+        bytes_ = bytes;
     }
-    Memory(Memory&& other) noexcept { *this = std::move(other); }
+    Memory(Memory&& other) noexcept { swap(other); }
     Memory& operator=(Memory&& other) noexcept {
-        std::swap(base_, other.base_);
-        std::swap(data_, other.data_);
-        std::swap(bytes_, other.bytes_);
+        swap(other);
         return *this;
     }
     ~Memory() {
-#if defined(__unix__) || defined(__APPLE__)
-        if (base_ != nullptr) munmap(base_, static_cast<size_t>(bytes_));
-#else
-        free(base_);
-#endif
+        if (data_ != nullptr) unmap_pages(data_, bytes_);
     }
 
     int64_t bytes() const { return bytes_; }
@@ -56,12 +46,10 @@ public:
 
 private:
     void swap(Memory& other) noexcept {
-        std::swap(base_, other.base_);
         std::swap(data_, other.data_);
         std::swap(bytes_, other.bytes_);
     }
 
-    void* base_ = nullptr;
     char* data_ = nullptr;
     int64_t bytes_ = 0;
 };
