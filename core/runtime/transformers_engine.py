@@ -17,7 +17,6 @@ from kernels.matrix import instruction_set
 from kernels.program import Embed, Experts, Linear, Program
 
 BATCH = 256  # tokens of a sequence that go through the model at once
-FEW = 32  # tokens up to which torch's part of a step is not worth waking its threads
 
 
 @dataclass
@@ -93,7 +92,7 @@ class TransformersEngine:
             parts.append((self._sequences[number], start, rows))
         logits = np.zeros((len(wanted), self.program.widths[self.program.logits]), np.float32)
         self._work.cancelled = False
-        with _torch_threads(self.threads if len(tokens) > FEW else 1), torch.inference_mode():
+        with _one_torch_thread(), torch.inference_mode():
             for sequence, start, rows in parts:
                 here = np.flatnonzero(np.isin(wanted, rows))
                 places = np.argsort(rows)[np.searchsorted(np.sort(rows), wanted[here])]
@@ -209,10 +208,12 @@ def _croppable() -> tuple[type, ...]:
 
 
 @contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """Torch's threads while a run lasts: ours wait while torch works, and torch's spin for a while when it does not."""
+def _one_torch_thread() -> Iterator[None]:
+    """While a run lasts. Between products, ours and torch's threads would wait for each other, spinning: a prompt of
+    256 tokens took 8 times as long with two of each on two cores, and products are most of it.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(count)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
