@@ -109,9 +109,9 @@ class TransformersEngine:
         isa = instruction_set()
         uses = kernel_uses(self.program, f"cpu:{isa}" if isa else "reference", reason)
         shape = f"{len(self.program.cache.layers)} layers, {self.program.cache.dtype} cache"
-        rest = [KernelUse("attention, norms, activations", shape, "torch, float32", "torch", reason)]
+        rest = [KernelUse("attention, norms, activations", shape, "float32", "torch", reason)]
         if self._extra:
-            rest.append(KernelUse("other weights", format_bytes(self._extra), "torch, float32", "torch", reason))
+            rest.append(KernelUse("other weights", format_bytes(self._extra), "float32", "torch", reason))
         return (*uses, *rest)
 
     def close(self) -> None:
