@@ -47,6 +47,7 @@ class MainWindow(QMainWindow):
         self.setAcceptDrops(True)
         self.actions_by_key = make_actions(self)
         self._pages: dict[str, Page] = {}
+        self._pieces: dict[str, dict[str, QWidget]] = {}  # of pages that are still to be built
         self._current = ""
         self._build()
         self._build_menus()
@@ -59,12 +60,11 @@ class MainWindow(QMainWindow):
     def page(self, key: str, *, styled_later: bool = False) -> Page:
         """The page with that key, built if this is the first time it is asked for."""
         if key not in self._pages:
-            module, name = PAGES[key].split(":")
-            page: Page = getattr(import_module(module), name)(self.services, self)
+            page = _page_class(key)(self.services, self, made=self._pieces.pop(key, None))
             self._pages[key] = page
             self._stack.addWidget(page)
             for part in page.parts():
-                self.services.themes.dress(part, later=styled_later)
+                self.services.themes.dress(part, later=styled_later or not part.isVisibleTo(page))
             _let_drops_through(page)
         return self._pages[key]
 
@@ -223,13 +223,18 @@ class MainWindow(QMainWindow):
             self.move(left, top)
 
     def build_pages(self) -> None:
-        """Build what has not been shown yet, page by page and plot by plot, each when the event loop comes around."""
+        """Build what has not been shown yet, piece by piece and plot by plot, each when the event loop comes around."""
         from app.plots import PlotPanel
 
         missing = next((key for key in PAGES if key not in self._pages), None)
         plot = next((panel for panel in self.findChildren(PlotPanel) if not panel.prepared), None)
         if missing is not None:
-            self.page(missing, styled_later=True)
+            made, pieces = self._pieces.setdefault(missing, {}), _page_class(missing).pieces()
+            name = next((name for name in pieces if name not in made), None)
+            if name is not None:
+                made[name] = pieces[name]()
+            else:
+                self.page(missing, styled_later=True)
         elif plot is not None:
             plot.prepare()
         else:
@@ -263,6 +268,12 @@ class MainWindow(QMainWindow):
         settings.sync()
         self.services.jobs.shutdown()
         super().closeEvent(event)
+
+
+def _page_class(key: str) -> type[Page]:
+    module, name = PAGES[key].split(":")
+    found: type[Page] = getattr(import_module(module), name)
+    return found
 
 
 def _let_drops_through(page: QWidget) -> None:

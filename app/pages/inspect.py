@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from PySide6.QtWidgets import QAbstractButton, QVBoxLayout, QWidget
 
 from app.pages.base import Page
@@ -16,8 +18,10 @@ class InspectPage(Page):
     title = "Inspect"
     icon = "search"
 
-    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(services, parent)
+    def __init__(
+        self, services: Services, parent: QWidget | None = None, made: Mapping[str, QWidget] | None = None
+    ) -> None:
+        super().__init__(services, parent, made)
         self.go_on = PrimaryButton(
             "See the model's tensors", lambda: services.shell.show_page.emit("model"), icon="arrow-right"
         )

@@ -62,11 +62,33 @@ def first_paint(scratch: Path) -> float:
     return float(done.stdout.split()[0])
 
 
+def first_shows(scratch: Path) -> float:
+    """The longest blocked frame while each page is shown before the window had time to build it."""
+    from window_help import longest_block
+
+    from app.bootstrap import build_window, load_libraries
+    from app.settings import Settings
+
+    window = build_window(Settings(scratch / "first.ini"))
+    window.show()
+    load_libraries()
+
+    def show(key: str) -> float:
+        end = time.monotonic() + 0.3
+        return longest_block(partial(window.show_page, key), lambda: time.monotonic() > end)
+
+    found = max(show(key) for key in ("recipe", "convert", "inspect", "test"))
+    window.close()
+    window.deleteLater()
+    return found
+
+
 class Bench:
     """The real window, driven as a person would."""
 
     def __init__(self, scratch: Path) -> None:
         from app.bootstrap import build_window, start_background
+        from app.plots import PlotPanel
         from app.settings import Settings
 
         self.scratch, self.converted = scratch, 0
@@ -74,8 +96,11 @@ class Bench:
         self.window.resize(1280, 800)
         self.window.show()
         self.store = self.window.services.session
-        start_background(self.window)
-        self.rest(2.5)
+        plots = partial(self.window.findChildren, PlotPanel)
+        self.start = self.turn(
+            partial(start_background, self.window), lambda: plots() and all(plot.prepared for plot in plots())
+        )
+        self.rest(1.0)
 
     def wait(self, condition: Callable[[], object]) -> None:
         from PySide6.QtWidgets import QApplication
@@ -285,7 +310,9 @@ def main() -> int:
         figure("first paint", [first_paint(scratch) for _ in range(runs)], FIRST_PAINT)
         application = QApplication.instance() or QApplication([])
         assert application is not None
+        figure("blocked while a page is shown for the first time", [first_shows(scratch) for _ in range(runs)], FRAME)
         bench = Bench(scratch)
+        figure("blocked while the window starts", [bench.start], FRAME)
         small = write_llama(scratch / "small")
         bench.open(small)
         for layers in sizes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from PySide6.QtCore import QEvent, QObject, Qt, QTimer
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
@@ -45,8 +47,10 @@ class ConvertPage(Page):
     title = "Convert"
     icon = "play"
 
-    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(services, parent)
+    def __init__(
+        self, services: Services, parent: QWidget | None = None, made: Mapping[str, QWidget] | None = None
+    ) -> None:
+        super().__init__(services, parent, made)
         self.queue = ConversionQueue.of(services.jobs, services.settings)
         self._cards: dict[Entry, EntryCard] = {}
         self._chosen: Entry | None = None

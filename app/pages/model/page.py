@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,8 +40,10 @@ class ModelPage(Page):
     title = "Model"
     icon = "box"
 
-    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(services, parent)
+    def __init__(
+        self, services: Services, parent: QWidget | None = None, made: Mapping[str, QWidget] | None = None
+    ) -> None:
+        super().__init__(services, parent, made)
         self.start = StartView()
         self.opening = OpeningView()
         self.loaded = LoadedView(services)

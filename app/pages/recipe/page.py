@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -49,8 +49,10 @@ class RecipePage(Page):
     title = "Recipe"
     icon = "sliders-horizontal"
 
-    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(services, parent)
+    def __init__(
+        self, services: Services, parent: QWidget | None = None, made: Mapping[str, QWidget] | None = None
+    ) -> None:
+        super().__init__(services, parent, made)
         self._queue = ConversionQueue.of(services.jobs, services.settings)
         self._offers: tuple[Offer, ...] = ()
         self._good: Recipe | None = None  # the last recipe that had a plan
@@ -65,6 +67,10 @@ class RecipePage(Page):
         self._start(services.session.current)
 
     # ---- what the window asks --------------------------------------------------------------------------------------
+
+    @classmethod
+    def pieces(cls) -> Mapping[str, Callable[[], QWidget]]:
+        return {"advanced": AdvancedPanel}
 
     def primary(self) -> QAbstractButton | None:
         return self.convert if self._stack.currentWidget() is self._loaded else self.empty_button
@@ -87,7 +93,7 @@ class RecipePage(Page):
         self.reason = label("", "muted")  # why the primary button is off, readable without a pointer
         self.model_name = ElidedLabel(role="muted")
         self.presets = PresetCards()
-        self.advanced = AdvancedPanel()
+        self.advanced = self.piece("advanced")
         self.outcome = OutcomeCard()
         self.preview = PreviewCard(self.services)
         self.where = OutputRow()

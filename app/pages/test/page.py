@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from PySide6.QtCore import QPoint
@@ -50,8 +51,15 @@ class TestPage(Page):
     title = "Test"
     icon = "flask-conical"
 
-    def __init__(self, services: Services, parent: QWidget | None = None, backend: Backend | None = None) -> None:
-        super().__init__(services, parent)
+    def __init__(
+        self,
+        services: Services,
+        parent: QWidget | None = None,
+        made: Mapping[str, QWidget] | None = None,
+        *,
+        backend: Backend | None = None,
+    ) -> None:
+        super().__init__(services, parent, made)
         if backend is None:
             from app.jobs.testing_core import CoreBackend
 
@@ -64,6 +72,10 @@ class TestPage(Page):
         self._connect(queue)
         self.bench.follow(services.session.current)
         self._refresh()
+
+    @classmethod
+    def pieces(cls) -> Mapping[str, Callable[[], QWidget]]:
+        return {"numbers": _numbers_table, "kernels": _kernel_table, "history": HistoryPanel}
 
     def primary(self) -> QAbstractButton | None:
         if self._stack.currentWidget() is self._empty:
@@ -101,19 +113,12 @@ class TestPage(Page):
         self.advanced = AdvancedCard()
         self.advanced.hide()
         self.answers = AnswersPanel(bench)
-        self.numbers = TablePanel(
-            RowsModel(number_columns(SIDES, explain), explain), "Measured numbers",
-            ("", "999.99 MB (999.99 MiB)", "999.99 MB (999.99 MiB)", "99.99 ×"), totals=False,
-        )  # fmt: skip
+        self.numbers = self.piece("numbers")
         self.slower = label("", "warning", wrap=True, selectable=True)
         self.energy = label("", "muted", wrap=True)
-        self.kernels = TablePanel(
-            RowsModel(kernel_columns(), explain), "Kernel report",
-            KERNEL_WIDTHS,
-            filter_hint="Filter by operation, kernel or reason", totals=False,
-        )  # fmt: skip
+        self.kernels = self.piece("kernels")
         self.sweep = SweepPanel(bench)
-        self.history = HistoryPanel()
+        self.history = self.piece("history")
         self.error = InlineError()
 
     def _lay_out(self) -> None:
@@ -300,6 +305,20 @@ class TestPage(Page):
         set_available(self.sweep_button, busy)
         for column in self.columns:
             column.refresh(bench)
+
+
+def _numbers_table() -> TablePanel:
+    return TablePanel(
+        RowsModel(number_columns(SIDES, explain), explain), "Measured numbers",
+        ("", "999.99 MB (999.99 MiB)", "999.99 MB (999.99 MiB)", "99.99 ×"), totals=False,
+    )  # fmt: skip
+
+
+def _kernel_table() -> TablePanel:
+    return TablePanel(
+        RowsModel(kernel_columns(), explain), "Kernel report", KERNEL_WIDTHS,
+        filter_hint="Filter by operation, kernel or reason", totals=False,
+    )  # fmt: skip
 
 
 def _column(*parts: QWidget) -> QWidget:
