@@ -105,6 +105,7 @@ def generate(args: argparse.Namespace, token: CancelToken) -> int:
     request = _request(args)
     with ExitStack() as stack:
         model = open_model(stack, args.path, args, args.context, token)
+        _ = model.text  # a missing tokenizer is told before any work
         warm_up(model, token)
         result = _drive(run(model, request, token), None if args.json else lambda event: _say(event.text))
         if not args.json:

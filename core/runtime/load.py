@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from core.checkpoint.base import Checkpoint, Container
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
 CACHE_TYPES = ("F16", "BF16", "F32")
+LOOK_SECONDS = 0.05  # between two looks at the cancel token
 
 
 @dataclass
@@ -53,6 +55,7 @@ class LoadedModel:
     activations: Activations
     cache_dtype: str
     _loaded: list[tuple[Program, Engine | TransformersEngine]] = field(repr=False)
+    _text: Future[Text] = field(repr=False)
 
     @property
     def engine(self) -> Engine | TransformersEngine:
@@ -62,12 +65,10 @@ class LoadedModel:
     def program(self) -> Program:
         return self._here()[0]
 
-    @cached_property
+    @property
     def text(self) -> Text:
         """The model's tokenizer. Raises UserError when the checkpoint has none."""
-        from core.runtime.tokenizer import open_text
-
-        return open_text(self.checkpoint)
+        return self._text.result()
 
     def unload(self) -> None:
         """End the engine's threads and forget the weights. Twice is as good as once."""
@@ -162,6 +163,7 @@ def loading(
     plan = plan_weights(checkpoint, config) if foreign is None else foreign.plan
     _check_memory(config, plan, CacheLayout(_layers(config), capacity, sequences, cache_dtype))
     token.check()
+    text = _opening_text(checkpoint)
     try:
         weights, conversions = yield from read_weights(plan, token, threads)
         weight_bytes = sum(m.nbytes for m in weights.matrices.values())
@@ -177,6 +179,8 @@ def loading(
             f"The memory of this computer did not suffice for {format_bytes(plan.nbytes)} of weights.",
             "Close other programs, or choose a smaller file.",
         ) from error
+    while not (token.cancelled or text.done()):
+        wait((text,), LOOK_SECONDS)
     if token.cancelled:
         engine.close()
         token.check()
@@ -190,7 +194,24 @@ def loading(
         activations,
         cache_dtype,
         [(program, engine)],
+        text,
     )
+
+
+def _opening_text(checkpoint: Checkpoint) -> Future[Text]:
+    """The tokenizer, read beside the weights: once a model is loaded, it needs none of its files any more."""
+    found: Future[Text] = Future()
+
+    def work() -> None:
+        from core.runtime.tokenizer import open_text
+
+        try:
+            found.set_result(open_text(checkpoint))
+        except Exception as error:  # noqa: BLE001 - raised where the text is asked for
+            found.set_exception(error)
+
+    threading.Thread(target=work, name="bitsmith-tokenizer").start()
+    return found
 
 
 def _layers(config: DecoderConfig) -> tuple[tuple[int, int], ...]:
@@ -200,7 +221,7 @@ def _layers(config: DecoderConfig) -> tuple[tuple[int, int], ...]:
 def _capacity(config: DecoderConfig, wanted: int | None) -> int:
     longest = config.context
     if config.rope.kind == "dynamic":
-        longest = int(longest * config.rope.factor)
+        longest = max(longest, int(longest * config.rope.factor))
     if wanted is None:
         return min(longest, DEFAULT_CAPACITY)
     if wanted < 1:

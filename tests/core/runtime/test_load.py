@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import shutil
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -291,3 +293,50 @@ def test_an_embedding_that_is_no_matrix(shape: tuple[int, ...], tmp_path: Path) 
     folder = write_llama(tmp_path / "model", change=flatten)
     with pytest.raises(UserError, match=r"'model\.embed_tokens\.weight' is .* means 288 × 256"):
         load_path(folder)
+
+
+@pytest.mark.parametrize("container", ["folder", "gguf"])
+def test_a_loaded_model_needs_its_files_no_more(container: str, tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "model")
+    if container == "gguf":
+        path = tmp_path / "model.gguf"
+        convert(tmp_path / "model", "F32", path)
+    with open_checkpoint(path) as checkpoint:
+        model = load(checkpoint, capacity=16)
+    shutil.rmtree(path) if path.is_dir() else path.write_bytes(b"")
+    assert model.text.decode(model.text.encode("the fox")) == "the fox"
+    assert np.isfinite(logits(model, prompt(16))).all()
+    model.unload()
+
+
+def test_without_a_tokenizer_a_model_loads_and_says_so_when_asked_for_text(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    model = load_path(folder)
+    for _ in range(2):
+        with pytest.raises(UserError, match="has no tokenizer"):
+            _ = model.text
+    model.unload()
+
+
+def test_cancelled_while_a_tokenizer_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr("core.runtime.tokenizer.open_text", lambda _: release.wait(5))
+    folder, token = write_llama(tmp_path / "model"), CancelToken()
+    threading.Timer(0.3, token.cancel).start()
+    began = time.monotonic()
+    with pytest.raises(Cancelled):
+        load_path(folder, token=token)
+    assert 0.25 < time.monotonic() - began < 0.5
+    release.set()
+
+
+def test_dynamic_rope_that_shrinks_leaves_the_context(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "model")
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config |= {"rope_scaling": {"rope_type": "dynamic", "factor": 1e-9}}
+    path.write_text(json.dumps(config), encoding="utf-8")
+    model = load_path(folder)
+    assert model.capacity == 512
+    model.unload()
