@@ -46,7 +46,11 @@ class TransformersEngine:
             module.register_forward_pre_hook(self._stop_here)
         head.register_forward_pre_hook(self._pick)
         self._crops = all(type(layer) in _croppable() for layer in self._new_cache().layers)
-        self._try()
+        try:
+            self._try()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def bytes_per_token(self) -> int:

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.models.config import DecoderConfig, RopeConfig
+from core.progress import CancelToken
 from core.runtime.decoder import FAMILIES, MAX_SIZE, DecoderWeights
 from core.runtime.transformers_places import Place, find_places
-from core.runtime.weights import WeightPlan
+from core.runtime.weights import ReadProgress, WeightPlan
 from kernels.matrix import Activations
 from kernels.program import CacheLayout, Embed, Experts, Linear, Program, Step
 
 if TYPE_CHECKING:
     from core.runtime.transformers_engine import TransformersEngine
 
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.02  # between two looks at the cancel token
 OLDEST = 5  # of transformers: the first whose models take weights by the names that are used here
 NO_LIMIT = 1 << 20  # context of a model whose positions have no end
 MAX_LAYERS = 4096
@@ -103,6 +110,24 @@ def prepare(checkpoint: Checkpoint) -> Prepared:
     return Prepared(kind, model, places, WeightPlan(slots, pairs=False))
 
 
+def in_background(job: Callable[[], T], token: CancelToken, progress: ReadProgress) -> Generator[ReadProgress, None, T]:
+    """A job's result; yields while it works. Importing and building can not be stopped: cancelled, nobody waits."""
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(job())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+            done.set_exception(error)
+
+    threading.Thread(target=work, name="bitsmith-transformers", daemon=True).start()
+    while not done.done():
+        wait((done,), LOOK_SECONDS)
+        token.check()
+        yield progress
+    return done.result()
+
+
 def _transformers(kind: str) -> ModuleType:
     names = ", ".join(FAMILIES)
     if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
@@ -148,12 +173,22 @@ def _configuration(checkpoint: Checkpoint) -> Any:
     if kind not in DECODERS or (name and name not in _names(DECODERS.values())):
         raise UserError(f"A {name or kind} does not write text (its kind is '{kind}').", "Choose a text model.")
     try:
-        return CONFIG_MAPPING[kind].from_dict({k: v for k, v in fields.items() if k not in _NOT_PASSED_ON})
+        fields = _numbers({k: v for k, v in fields.items() if k not in _NOT_PASSED_ON})
+        return CONFIG_MAPPING[kind].from_dict(fields)
     except Exception as error:  # each configuration class checks in its own way
         raise UserError(
             f"config.json describes no model of the kind '{kind}' ({_first_line(error)}).",
             "Compare the file with the model's original.",
         ) from error
+
+
+def _numbers(value: Any) -> Any:
+    """A config.json's value, with numbers that JSON has no word for: {"__float__": "Infinity"}."""
+    if isinstance(value, dict):
+        return (
+            float(value["__float__"]) if value.keys() == {"__float__"} else {k: _numbers(v) for k, v in value.items()}
+        )
+    return [_numbers(each) for each in value] if isinstance(value, list) else value
 
 
 def _names(values: Any) -> set[str]:
