@@ -13,8 +13,10 @@ import io
 import json
 import os
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     token = CancelToken()
-    previous = _cancel_on_signals(token)
+    leave_signals = _cancel_on_signals(token)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # None when closed
             stream.reconfigure(errors="backslashreplace")  # for names that the terminal has no letters for
@@ -73,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return _complain(where, as_json)
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        leave_signals()
 
 
 def _run(words: list[str], token: CancelToken) -> int:
@@ -107,24 +108,43 @@ def _silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _cancel_on_signals(token: CancelToken) -> dict:
-    """SIGINT and SIGTERM set the token, so that the journal is left in order; a second SIGINT does not wait for it."""
+def _cancel_on_signals(token: CancelToken) -> Callable[[], None]:
+    """SIGINT and SIGTERM set the token, so that the journal is left in order; a second SIGINT does not wait for it.
+
+    Python calls handlers between two instructions of the main thread, which a step of compiled code can keep for
+    seconds, so a thread that hears of signals at once sets the token, too. Returns what undoes all this.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None  # the caller owns the signals
+    handled: list[int] = []
 
     def cancel(number: int, _frame: object) -> None:
-        if token.cancelled and number == signal.SIGINT:
+        handled.append(number)
+        if len(handled) > 1 and number == signal.SIGINT:
             raise KeyboardInterrupt
         token.cancel()
 
-    previous = {}
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        if number is None:
-            continue
-        try:
-            previous[number] = signal.signal(number, cancel)
-        except ValueError:
-            return {}  # not the main thread: the caller owns the signals
-    return previous
+    numbers = [number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None))]
+    previous = {number: signal.signal(number, cancel) for number in numbers}
+    hears, tells = socket.socketpair()
+    tells.setblocking(False)
+    woken = signal.set_wakeup_fd(tells.fileno(), warn_on_full_buffer=False)
+
+    def listen() -> None:
+        with hears:
+            while heard := hears.recv(64):  # a byte a signal; none when the other end is closed
+                if previous.keys() & set(heard):
+                    token.cancel()
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+
+    def leave() -> None:
+        signal.set_wakeup_fd(woken)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        tells.close()
+
+    return leave
 
 
 def _parser() -> argparse.ArgumentParser:

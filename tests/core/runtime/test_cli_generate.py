@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
+import signal
 import sys
 import threading
 import time
@@ -12,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_model import FakeModel
+from fake_model import FakeEngine, FakeModel
 from tiny_models import write_llama
 
 from core import cli_generate
@@ -20,6 +23,7 @@ from core.cli import main
 from core.progress import CancelToken
 from core.runtime import sweep as sweeping
 from core.runtime.results import ResultStore
+from core.runtime.steps import Watch
 
 
 @pytest.fixture
@@ -136,6 +140,29 @@ def test_a_closed_stderr_leaves_the_text_alone(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "stderr", None)
     assert run("generate", "xHelo!", "--prompt", "x")[:2] == (0, "Helo!\n")
     assert run("generate", "xHelo!", "--prompt", "x", "--seed", "-1")[:2] == (1, "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+def test_an_interrupt_inside_a_long_step_is_heard(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread is in compiled code, where Python calls no handler, until the engine is cancelled."""
+
+    def busy(args: Any, token: CancelToken) -> int:
+        with Watch((FakeModel(b"x"),), token):
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 3_000_000)  # a second or so in C
+            taken.append(time.monotonic() - began)
+        heard[:] = [at - began for at in heard]
+        token.check()
+        return 0
+
+    taken: list[float] = []
+    heard: list[float] = []
+    monkeypatch.setattr(FakeEngine, "cancel", lambda _: heard.append(time.monotonic()))
+    monkeypatch.setitem(cli_generate.COMMANDS, "generate", busy)
+    code, _, err = run("generate", "x", "--prompt", "x")
+    assert (code, err) == (3, "Cancelled.\n")
+    assert 0.1 < heard[0] < 0.3 < taken[0]
 
 
 @pytest.mark.parametrize("threads", ["0", "-1", "1025", "1000000000000"])
