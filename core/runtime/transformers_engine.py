@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,7 +39,9 @@ class TransformersEngine:
     def __init__(self, model: Any, head: Any, program: Program, work: Work, kind: str, extra_bytes: int) -> None:
         self.program, self.threads = program, work.threads
         self._model, self._work, self._kind, self._extra = model, work, kind, extra_bytes
-        self._cache_name = cache_argument(model) or ""
+        names = inspect.signature(model.forward).parameters
+        self._cache_name = "past_key_values" if "past_key_values" in names else "cache"
+        self._takes_positions = "position_ids" in names
         self._vocabulary = next(step.weight.rows for step in program.steps if isinstance(step, Embed))
         self._sequences = [_Sequence() for _ in range(program.cache.sequences)]
         self._wanted = torch.zeros(1, dtype=torch.int64)
@@ -155,7 +158,10 @@ class TransformersEngine:
                 here = np.flatnonzero((places + start >= at) & (places + start < stop))
                 self._wanted = torch.from_numpy(places[here] + start - at)
                 ids = torch.from_numpy(everything[None, at:stop])
-                out = model(input_ids=ids, use_cache=True, return_dict=True, **{self._cache_name: sequence.cache})
+                more = {self._cache_name: sequence.cache}
+                if self._takes_positions:  # not all find them from the cache
+                    more["position_ids"] = torch.arange(at, stop)[None]
+                out = model(input_ids=ids, use_cache=True, return_dict=True, **more)
                 logits[here] = out.logits[0].to(torch.float32).numpy()
                 at = stop
         except BaseException:
@@ -195,14 +201,6 @@ class TransformersEngine:
         if self._model is None:
             raise RuntimeError("the engine is closed")
         return self._model
-
-
-def cache_argument(model: Any) -> str | None:
-    """What the model's forward calls its cache; None: it has none."""
-    import inspect
-
-    names = inspect.signature(model.forward).parameters
-    return next((name for name in ("past_key_values", "cache") if name in names), None)
 
 
 def _croppable() -> tuple[type, ...]:

@@ -68,6 +68,13 @@ MODELS: dict[str, dict[str, Any]] = {
         "head_dim": 16,
         "n_groups": 1,
     },
+    "BambaConfig": {  # takes positions from its caller only
+        **SIZES,
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 8,
+        "attn_layer_indices": [1],
+    },
     "Lfm2Config": {**SIZES, "num_hidden_layers": 3, "full_attn_idxs": [1]},  # attention and convolutions
 }
 
