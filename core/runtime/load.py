@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from core.checkpoint.base import Checkpoint, Container
@@ -149,16 +150,18 @@ def loading(
     Raises UserError for a file that contradicts itself, a capacity past the model's context, and a model that does not
     fit in the memory that is free; Cancelled soon after the token is set. Through transformers, the cache is in F32.
     """
-    from core.runtime.transformers_model import CACHE_TYPE, prepare
+    from core.runtime.transformers_model import CACHE_TYPE, in_background, prepare
     from kernels.engine import Engine
 
     if cache_dtype not in CACHE_TYPES or sequences < 1:
         raise ValueError(f"a cache of {sequences} sequences in {cache_dtype}")
     token = token or CancelToken()
     threads = threads or worker_count()
-    config = decoder_config(checkpoint)
+    nothing, foreign = ReadProgress(0, 0), None
+    config = yield from in_background(partial(decoder_config, checkpoint), token, nothing)  # may start transformers
     capacity = _capacity(config, capacity)
-    foreign = None if config.architecture in FAMILIES else prepare(checkpoint)
+    if config.architecture not in FAMILIES:
+        foreign = yield from in_background(partial(prepare, checkpoint), token, nothing)
     cache_dtype = cache_dtype if foreign is None else CACHE_TYPE
     plan = plan_weights(checkpoint, config) if foreign is None else foreign.plan
     _check_memory(config, plan, CacheLayout(_layers(config), capacity, sequences, cache_dtype))
@@ -173,7 +176,8 @@ def loading(
             program = decoder_program(config, weights, capacity, sequences, activations, cache_dtype)
             engine = Engine(program, threads)
         else:
-            program, engine = foreign.start(config, weights, capacity, sequences, activations, threads)
+            start = partial(foreign.start, config, weights, capacity, sequences, activations, threads)
+            program, engine = yield from in_background(start, token, ReadProgress(plan.nbytes, plan.nbytes))
     except MemoryError as error:
         raise UserError(
             f"The memory of this computer did not suffice for {format_bytes(plan.nbytes)} of weights.",

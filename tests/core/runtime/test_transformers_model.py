@@ -18,6 +18,7 @@ from job_help import convert
 from tiny_models import byte_tokens, tokenizer_json, write_llama
 
 from core.checkpoint import open_checkpoint
+from core.errors import Cancelled as LoadCancelled
 from core.errors import UserError
 from core.progress import CancelToken
 from core.runtime import transformers_model
@@ -306,6 +307,33 @@ def test_cancelled_and_used_again(tmp_path: Path) -> None:
         next(job)
     assert end.value.value.finish is Finish.CANCELLED
     model.unload()
+
+
+@interop
+def test_cancelled_while_loading(gpt2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while transformers starts, builds or computes a first step, which nothing can stop."""
+    for name in ("_configuration", "_build", "_listing"):
+        ended = threading.Event()
+
+        def slow(*_args: Any, ended: threading.Event = ended) -> Any:
+            time.sleep(1)
+            ended.set()
+            raise RuntimeError("nobody sees this")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(transformers_model, name, slow)
+            token = CancelToken()
+            stopped: list[float] = []
+
+            def stop(token: CancelToken = token, stopped: list[float] = stopped) -> None:
+                stopped.append(time.monotonic())
+                token.cancel()
+
+            threading.Timer(0.2, stop).start()
+            with pytest.raises(LoadCancelled):
+                load(open_checkpoint(gpt2), token=token)
+            assert time.monotonic() - stopped[0] < 0.2
+            assert ended.wait(5)
 
 
 @interop
