@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
@@ -229,6 +230,7 @@ def bench(args: argparse.Namespace, token: CancelToken) -> int:
 
     settings = BenchSettings(args.prompt_tokens, args.decode_tokens, args.context, args.runs)
     settings.check()
+    _check_csv(args)
     paths = [args.path, *([args.baseline] if args.baseline else [])]
     with ExitStack() as stack:
         models = [open_model(stack, path, args, settings.capacity, token) for path in paths]
@@ -243,8 +245,6 @@ def bench(args: argparse.Namespace, token: CancelToken) -> int:
         from core.runtime.sweep import sweep_data
 
         data["sweeps"] = [sweep_data(sweep) for sweep in sweeps]
-    if args.csv:
-        _write_csv(args.csv, sweeps)
     if args.json:
         from core.cli_commands import show
 
@@ -258,6 +258,8 @@ def bench(args: argparse.Namespace, token: CancelToken) -> int:
         _keep("bench", f"{args.path.name}, {tokens}", contract, results[0].numbers, data)
         for sweep, values in zip(sweeps, data.get("sweeps", ()), strict=True):
             _keep("sweep", f"{args.path.name}, {sweep.title}", contract, sweep.numbers, values)
+    if args.csv:
+        _write_csv(args.csv, sweeps)
     return 0
 
 
@@ -302,7 +304,16 @@ def _decode_sweep(args: argparse.Namespace, token: CancelToken) -> Sweep:
     raise AssertionError
 
 
+def _check_csv(args: argparse.Namespace) -> None:
+    """Before minutes of measuring."""
+    if args.csv and not args.sweep:
+        raise UserError("--csv writes the points of a sweep, and none is measured.", "Add --sweep.")
+    if args.csv and (args.csv.is_dir() or not os.access(args.csv.parent, os.W_OK)):
+        raise UserError(f"{args.csv.name or args.csv} can not be written.", "Choose another place.")
+
+
 def _write_csv(path: Path, sweeps: list[Sweep]) -> None:
+    from core.runtime.results import write_whole
     from core.runtime.sweep import sweep_csv
 
     lines: list[str] = []
@@ -311,7 +322,7 @@ def _write_csv(path: Path, sweeps: list[Sweep]) -> None:
         lines += [] if lines else [f"layer,{head}"]
         lines += [f'"{sweep.title}",{row}' for row in rows]
     try:
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_whole(path, ("\n".join(lines) + "\n").encode("utf-8", "backslashreplace"))
     except OSError as e:
         raise UserError(f"{path.name} can not be written ({e.strerror}).", "Choose another place.") from e
 

@@ -12,7 +12,6 @@ import math
 import os
 import platform
 import sys
-import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -28,7 +27,7 @@ from core.hardware.cpu import detect_cpu
 from core.units import format_bytes, format_duration, format_rate, format_tokens_per_second
 
 FILE_NAME = "results.jsonl"
-MAX_LINE = 1 << 20  # characters; a sweep of many shapes has some 20,000
+MAX_LINE = 1 << 20  # bytes; a sweep of many shapes has some 20,000
 VERSION = 1
 
 
@@ -150,40 +149,48 @@ class ResultStore:
         if len(kept) == len(lines):
             return
         try:
-            handle, name = tempfile.mkstemp(dir=self.path.parent, prefix=f".{FILE_NAME}-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write("".join(f"{line}\n" for line in kept).encode())
-                Path(name).replace(self.path)
-            except OSError:
-                with suppress(OSError):
-                    Path(name).unlink()
-                raise
+            write_whole(self.path, b"".join(line + b"\n" for line in kept))
         except OSError as e:
             raise self._unwritable(e) from e
 
-    def _lines(self) -> list[str]:
+    def _lines(self) -> list[bytes]:
         try:
-            text = self.path.read_bytes().decode("utf-8", "replace")
+            return [line for line in self.path.read_bytes().split(b"\n") if line.strip()]
         except OSError:
             return []
-        return [line for line in text.split("\n") if line.strip()]
 
     def _unwritable(self, error: OSError) -> UserError:
         return UserError(
-            f"The result can not be kept in {self.path.name} ({error.strerror}).", "Check the rights of its folder."
+            f"The result can not be kept in {self.path.name} ({error.strerror}).",
+            "Check the rights and the free space of its folder.",
         )
 
 
-def _read(line: str) -> StoredResult | None:
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file under another name first: an old one stays as it is when this fails. Raises OSError."""
+    path = path.resolve()
+    if path.exists() and not path.is_file():  # a pipe or a terminal
+        path.write_bytes(data)
+        return
+    partial = path.with_name(f".{path.name}-{uuid.uuid4().hex}")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError:
+        with suppress(OSError):
+            partial.unlink()
+        raise
+
+
+def _read(line: bytes) -> StoredResult | None:
     if len(line) > MAX_LINE:
         return None
     try:
-        data = json.loads(line)
+        data = _plain(json.loads(line.decode("utf-8", "replace")))
         texts = {key: data[key] for key in ("id", "when", "kind", "title", "machine", "versions", "contract")}
         numbers = tuple(Number(str(n["name"]), str(n["unit"]), _value(n["value"])) for n in data["numbers"])
         details = data.get("details")
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     if not all(isinstance(text, str) for text in texts.values()):
         return None
@@ -195,11 +202,13 @@ def _value(value: Any) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """Strict JSON: what is not finite is not known."""
+    """Strict JSON in UTF-8: what is not finite is not known, and half a surrogate pair (of a file name) is escaped."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {_plain(str(k)): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(v) for v in value]
     return value

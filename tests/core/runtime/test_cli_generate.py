@@ -258,11 +258,20 @@ def test_bench_with_sweeps(run: Run, loaded: list[FakeModel], tmp_path: Path, mo
     assert "Compression stops helping" in text
 
 
-def test_bench_refuses_before_it_loads(run: Run, loaded: list[FakeModel]) -> None:
+def test_bench_refuses_before_it_loads(run: Run, loaded: list[FakeModel], tmp_path: Path) -> None:
     code, _, err = run("bench", "xab", "--prompt-tokens", "0")
     assert code == 1
     assert "needs a prompt" in err
+    for options, sentence in (
+        (("--csv", str(tmp_path / "a.csv")), "--csv writes the points of a sweep"),
+        (("--sweep", "--csv", str(tmp_path / "none" / "a.csv")), "a.csv can not be written"),
+        (("--sweep", "--csv", str(tmp_path)), "can not be written"),
+    ):
+        code, _, err = run("bench", "xab", *options)
+        assert code == 1
+        assert sentence in err
     assert loaded == []
+    assert not list(tmp_path.glob("*.csv"))
 
 
 def test_starting_the_command_line_imports_no_runtime() -> None:

@@ -19,6 +19,7 @@ from core.runtime.results import (
     markdown,
     new_result,
     number_text,
+    write_whole,
 )
 
 
@@ -123,3 +124,63 @@ def test_numbers_as_people_read_them() -> None:
     assert number_text(0.01234, "J") == "0.0123 J"
     assert number_text(2e9, "B/s") == "2.00 GB/s"
     assert number_text(12.0, "tokens") == "12"
+
+
+def test_a_file_is_written_whole_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "points.csv"
+    path.write_text("old", encoding="utf-8")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.replace", full)
+        with pytest.raises(OSError, match="No space"):
+            write_whole(path, b"new")
+    assert path.read_text(encoding="utf-8") == "old"
+    write_whole(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+HEAD = (
+    b'{"id": "b", "when": "w", "kind": "k", "title": "t", "machine": "m", "versions": "v", "contract": "c", "numbers": '
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        (b"[" * 200_000, None),
+        (b'{"id": ' * 100_000, None),
+        (b"\0" * 1000, None),
+        (b"\xff\xfe{}", None),
+        (HEAD + b'[{"name": "a", "unit": "s", "value": ' + b"1" * 400 + b"}]}", None),
+        (HEAD + b'[{"name": "a", "unit": "s", "value": 1e999}]}', "unknown"),
+        (HEAD + b'[{"name": "a", "unit": "s", "value": NaN}]}', "unknown"),
+        (HEAD.replace(b'"t"', b'"\\ud800"') + b"[]}", "\\ud800"),
+    ],
+)
+def test_whatever_stands_in_the_file(line: bytes, value: str | None, tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results.jsonl")
+    store.path.write_bytes(line + b"\n")
+    store.add(made())
+    kept = made("another")
+    store.add(kept)
+    found = store.all()
+    assert len(found) == 2 + (value is not None)
+    if value is not None:
+        assert markdown(found[-1:]).encode()
+        assert [n.value for n in found[-1].numbers] in ([], [None])
+        assert value in ("unknown", found[-1].title)
+    store.remove(kept.id)
+    assert store.path.read_bytes().startswith(line + b"\n")  # what can not be read stays as it is
+    assert len(store.all()) == 1 + (value is not None)
+
+
+def test_a_file_name_that_is_no_text(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results.jsonl")
+    store.add(made("mod\udcffel.gguf", path="\udcff"))
+    (found,) = store.all()
+    assert found.title == "mod\\udcffel.gguf"
+    assert markdown([found]).encode()
