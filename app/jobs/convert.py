@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from core.targets import TARGETS, Target, find_target
 
 if TYPE_CHECKING:
     from core.plan import Plan
+
+HEAD_START = 0.03  # seconds in which the window shows the new conversion, before this one competes with it
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ def convert_work(order: Order) -> Work:
         from core.plan import make_plan
         from core.run import run, unfinished
 
+        time.sleep(HEAD_START)
         with open_checkpoint(order.source) as checkpoint:
             plan = order.plan
             if plan is None or plan.source_fingerprint != checkpoint.fingerprint():

@@ -49,6 +49,7 @@ class Entry:
     verified: int = 0  # tensors read back so far
     stopping: bool = False  # asked to stop, still in its present block
     index: dict[str, int] = field(default_factory=dict)
+    touched: list[int] = field(default_factory=list)  # rows that have changed and are still to be told
 
     @property
     def title(self) -> str:
@@ -73,13 +74,13 @@ class Entry:
 
 
 class ConversionQueue(QObject):
-    """Holds the entries, newest last. added(entry); changed(entry): state or numbers; tensor_changed(entry, row)."""
+    """Holds the entries, newest last. added(entry); changed(entry): state or numbers; tensors_changed(entry, rows)."""
 
     added = Signal(object)
     changed = Signal(object)
     removed = Signal(object)
     planned = Signal(object)
-    tensor_changed = Signal(object, int)
+    tensors_changed = Signal(object, object)
 
     def __init__(self, runner: JobRunner, settings: Settings) -> None:
         super().__init__(runner)
@@ -149,7 +150,7 @@ class ConversionQueue(QObject):
             entry.job.stale = True
             self._end(entry, JobState.CANCELLED)
         else:
-            self.changed.emit(entry)
+            self._tell(entry)
 
     def remove(self, entry: Entry) -> None:
         """Take an ended entry off the list. Files stay as they are."""
@@ -189,7 +190,7 @@ class ConversionQueue(QObject):
             elif isinstance(value, Progress):
                 self._take(entry, value)
         entry.memory = self._process.memory_info().rss
-        self.changed.emit(entry)
+        self._tell(entry)
 
     def _take(self, entry: Entry, p: Progress) -> None:
         entry.progress = p
@@ -202,15 +203,15 @@ class ConversionQueue(QObject):
     def _take_result(self, entry: Entry, result: TensorResult) -> None:
         row = entry.index.get(result.name)
         if row is not None:
-            entry.rows[row] = replace(entry.rows[row], state="written", result=result)
+            entry.rows[row] = entry.rows[row]._replace(state="written", result=result)
             entry.newest = row
-            self.tensor_changed.emit(entry, row)
+            entry.touched.append(row)
 
     def _mark_verified(self, entry: Entry, count: int) -> None:
         """The first `count` tensors have been read back and are what was written."""
         for row in range(entry.verified, min(count, len(entry.rows))):
-            entry.rows[row] = replace(entry.rows[row], state="verified")
-            self.tensor_changed.emit(entry, row)
+            entry.rows[row] = entry.rows[row]._replace(state="verified")
+            entry.touched.append(row)
         entry.verified = max(entry.verified, count)
 
     def _on_done(self, entry: Entry, result: Any) -> None:
@@ -237,17 +238,24 @@ class ConversionQueue(QObject):
     def _mark_unwritten(self, entry: Entry) -> None:
         for number, row in enumerate(entry.rows):
             if row.result is None:
-                entry.rows[number] = replace(row, state="not written")
-                self.tensor_changed.emit(entry, number)
+                entry.rows[number] = row._replace(state="not written")
+                entry.touched.append(number)
 
     def _set_state(self, entry: Entry, state: JobState) -> None:
         entry.state = state
+        self._tell(entry)
+
+    def _tell(self, entry: Entry) -> None:
+        if entry.touched:
+            rows, entry.touched = entry.touched, []
+            self.tensors_changed.emit(entry, rows)
         self.changed.emit(entry)
 
     def _set_plan(self, entry: Entry, plan: Plan) -> None:
         entry.plan = plan
         entry.newest = None
         entry.verified = 0
+        entry.touched = []
         entry.rows = [TensorRun(t.name, t.format_name, t.bytes.total) for t in plan.tensors]
         entry.index = {t.name: i for i, t in enumerate(plan.tensors)}
         self.planned.emit(entry)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from PySide6.QtGui import QIcon
 
@@ -115,9 +114,11 @@ def plan_columns() -> tuple[Column, ...]:
     )
 
 
-@dataclass(frozen=True)
-class TensorRun:
-    """One row of a conversion: a tensor and, once it is there, what became of it. state: a word of `STATE_ICONS`."""
+class TensorRun(NamedTuple):
+    """One row of a conversion: a tensor and, once it is there, what became of it. state: a word of `STATE_ICONS`.
+
+    A tuple, because thousands may be made anew within a frame.
+    """
 
     name: str
     format: str

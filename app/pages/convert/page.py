@@ -35,7 +35,7 @@ from core.errors import UserError
 from core.run import command_line
 
 REFRESH_MS = 250  # clock and rate, four times a second
-PLOT_MS = 300  # the histogram of the newest tensor
+PLOT_MS = 350  # the histogram of the newest tensor: between two deliveries of progress, not in the turn of one
 QUEUE_HEIGHT = 196  # two conversions; more can be scrolled to
 WIDTHS = ("", "not written", "Q4_K", "99.99", "0.99999", "9 999.999")
 
@@ -64,7 +64,7 @@ class ConvertPage(Page):
         queue.changed.connect(self._on_changed)
         queue.removed.connect(self._on_removed)
         queue.planned.connect(self._on_planned)
-        queue.tensor_changed.connect(self._on_tensor)
+        queue.tensors_changed.connect(self._on_tensors)
         services.session.changed.connect(lambda _old, new: self._show_empty(new))
         self._clock = QTimer(self, interval=REFRESH_MS)
         self._clock.timeout.connect(self._tick)
@@ -215,9 +215,9 @@ class ConvertPage(Page):
         self._split.setVisible(bool(entry.rows))
         self._no_tensors.setVisible(not entry.rows)
 
-    def _on_tensor(self, entry: Entry, row: int) -> None:
+    def _on_tensors(self, entry: Entry, rows: list[int]) -> None:
         if entry is self._chosen:
-            self._dirty[row] = entry.rows[row]
+            self._dirty.update((row, entry.rows[row]) for row in rows)
 
     def _flush(self) -> None:
         if self._dirty:
