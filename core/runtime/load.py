@@ -211,7 +211,7 @@ def _opening_text(checkpoint: Checkpoint) -> Future[Text]:
 
         try:
             found.set_result(open_text(checkpoint))
-        except Exception as error:  # noqa: BLE001 - raised where the text is asked for
+        except BaseException as error:  # noqa: BLE001 - raised where the text is asked for
             found.set_exception(error)
 
     threading.Thread(target=work, name="bitsmith-tokenizer").start()

@@ -30,7 +30,13 @@ def open_folder(folder: Path, config: Mapping[str, Any]) -> Text:
             "The folder has no tokenizer (tokenizer.json or tokenizer.model).",
             "Download the tokenizer files of the model into the same folder.",
         )
-    special = read_special_tokens(folder, config, settings, _Ids(vocabulary), vocabulary.count)
+    try:
+        special = read_special_tokens(folder, config, settings, _Ids(vocabulary), vocabulary.count)
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(
+            "The tokenizer's side files hold a list or text where something else belongs.",
+            "Download the tokenizer files again from the model's page.",
+        ) from error
     before, after = _around(vocabulary, special.add, special.ids)
     generation = read_json(folder / "generation_config.json")
     nested = config.get("text_config")

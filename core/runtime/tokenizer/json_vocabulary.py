@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,17 @@ from core.models.tokenizer import TokenType
 from core.runtime.tokenizer.vocabulary import Pieces, Vocabulary, byte_of
 
 _AGAIN = "Download tokenizer.json again from the model's page."
+
+
+@contextmanager
+def _library(message: str, hint: str) -> Iterator[None]:
+    """Errors of the library, which raises plain Exception, and for its panics what is none, become a UserError."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except BaseException as e:
+        raise UserError(f"{message}.", hint) from e
 
 
 class JsonVocabulary(Vocabulary):
@@ -42,13 +54,13 @@ class JsonVocabulary(Vocabulary):
         self.count = tokenizer.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, parse_special: bool) -> list[int]:
-        with self._lock:
+        with self._lock, _library("The tokenizer can not split this text", _AGAIN):
             self._tokenizer.encode_special_tokens = not parse_special
             return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def around(self) -> tuple[list[int], list[int]]:
         """What the post-processor puts before and after a text."""
-        with self._lock:
+        with self._lock, _library("The tokenizer can not split a text", _AGAIN):
             found = self._tokenizer.encode("a", add_special_tokens=True)
         inner = [i for i, mask in enumerate(found.special_tokens_mask) if not mask]
         if not inner:
@@ -59,7 +71,10 @@ class JsonVocabulary(Vocabulary):
         return self._tokenizer.id_to_token(token) or ""
 
     def find(self, text: str) -> int | None:
-        return self._tokenizer.token_to_id(text)
+        try:
+            return self._tokenizer.token_to_id(text)
+        except UnicodeEncodeError:  # half a surrogate pair, out of a damaged side file
+            return None
 
     def piece(self, token: int) -> bytes:
         if token in self._as_they_are:
@@ -72,10 +87,8 @@ class JsonVocabulary(Vocabulary):
 
 def from_file(path: Path, settings: Mapping[str, Any]) -> JsonVocabulary:
     """settings: the same file's JSON. Raises UserError when the library does not read it or it decodes otherwise."""
-    try:
+    with _library("tokenizer.json is not a tokenizer that can be read", _AGAIN):
         tokenizer = Tokenizer.from_file(str(path))
-    except Exception as e:  # the library raises plain Exception
-        raise UserError("tokenizer.json is not a tokenizer that can be read.", _AGAIN) from e
     added = {int(t["id"]): t for t in settings.get("added_tokens") or []}
     steps = _steps(settings.get("decoder"), "decoders")
     kinds = {step.get("type") for step in steps}
@@ -100,6 +113,8 @@ def _prepends(step: Mapping[str, Any]) -> bool:
 def _steps(outer: Mapping[str, Any] | None, inner: str) -> list[Mapping[str, Any]]:
     if not outer:
         return []
+    if not isinstance(outer, Mapping):  # the library reads some of these its own way
+        raise UserError("tokenizer.json is not a tokenizer that can be read.", _AGAIN)
     return [step for item in outer[inner] for step in _steps(item, inner)] if inner in outer else [outer]
 
 
@@ -114,13 +129,11 @@ def from_merges(tokens: Sequence[str], types: Sequence[int], merges: Sequence[st
         if vocabulary.setdefault(text, i) != i:
             vocabulary[f"{text}\x00{i}"] = i
     pairs = [_pair(merge) for merge in merges]
-    try:
+    with _library(
+        "The tokenizer in this file is damaged: its merges join tokens that it does not have",
+        "Download or convert the file again.",
+    ):
         model = models.BPE(vocabulary, pairs, ignore_merges=takes_whole_words(splitter))
-    except Exception as e:  # the library raises plain Exception
-        raise UserError(
-            "The tokenizer in this file is damaged: its merges join tokens that it does not have.",
-            "Download or convert the file again.",
-        ) from e
     tokenizer = Tokenizer(model)
     splits = [pre_tokenizers.Split(Regex(e), "isolated") for e in split_expressions(splitter)]
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -146,7 +159,7 @@ def read_settings(path: Path) -> dict[str, Any] | None:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise UserError("tokenizer.json can not be read.", _AGAIN) from e
     if not isinstance(found, dict):
         raise UserError("tokenizer.json is not a tokenizer that can be read.", _AGAIN)

@@ -386,6 +386,35 @@ def test_what_is_no_tokenizer(tmp_path: Path) -> None:
         open_folder(tmp_path, {})
 
 
+def test_a_damaged_tokenizer_json(tmp_path: Path) -> None:
+    path = write_llama(tmp_path / "m") / "tokenizer.json"
+    good = json.loads(path.read_text(encoding="utf-8"))
+    for text in ('{"a":' * 50_000, "", "\x00", json.dumps(good | {"decoder": ["a"]})):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match="read"):
+            open_folder(path.parent, {})
+    # The library finds out only when it meets a letter that no piece covers.
+    unigram = {"type": "Unigram", "unk_id": None, "vocab": [["a", 0.0]], "byte_fallback": False}
+    path.write_text(json.dumps(good | {"model": unigram, "pre_tokenizer": None}), encoding="utf-8")
+    text = open_folder(path.parent, {})
+    assert text.encode("a")
+    with pytest.raises(UserError, match="can not split this text"):
+        text.encode("b")
+
+
+def test_side_files_with_values_that_are_none(tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "m")
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps({"eos_token": "\ud800", "chat_template": 3}), encoding="utf-8")
+    text = open_folder(folder, {})
+    assert text.decode(text.encode("the fox")) == "the fox"
+    assert text.template == ""
+    for templates in ([1], ["a"], [None], [[]]):
+        path.write_text(json.dumps({"chat_template": templates}), encoding="utf-8")
+        with pytest.raises(UserError, match="side files"):
+            open_folder(folder, {})
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
