@@ -164,9 +164,14 @@ def _rope(checkpoint: Checkpoint, keys: _Keys, head_dim: int) -> RopeConfig:
 
     def factors(name: str) -> tuple[float, ...]:
         tensor = tables.get(name + ".weight")
+        if tensor is not None and not 0 < tensor.values <= head_dim:
+            raise UserError(f"'{tensor.name}' has {tensor.values:,} values, which no model has.", _AGAIN)
         return () if tensor is None else tuple(float(x) for x in checkpoint.read_rows(tensor).reshape(-1))
 
     long_factor, short_factor = factors("rope_factors_long"), factors("rope_factors_short")
+    if bool(long_factor) != bool(short_factor):
+        there, missing = ("long", "short") if long_factor else ("short", "long")
+        raise UserError(f"The file has 'rope_factors_{there}.weight', but no 'rope_factors_{missing}.weight'.", _AGAIN)
     if always := factors("rope_freqs"):
         long_factor = short_factor = always
     if long_factor:

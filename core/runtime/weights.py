@@ -218,6 +218,8 @@ def _cut(weight: Stored, parts: list[tuple[str, int]]) -> list[Slot]:
 
 def _expert_slots(config: DecoderConfig, weight: Stored, name: str, both: bool) -> list[Slot]:
     """A stack [experts, rows, columns], one matrix an expert; `both`: gate above up in each."""
+    if not config.experts:
+        raise _no_place(weight, config)
     wide, hidden = config.expert_intermediate, config.hidden
     down = "ffn_down" in name
     expected = (config.experts, hidden if down else (2 if both else 1) * wide, wide if down else hidden)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -254,8 +254,13 @@ def test_codebooks_without_a_layout_are_decoded_and_told(tmp_path: Path) -> None
     assert "IQ3_S" in conversion.reason
 
 
-def rewritten(source: Path, folder: Path, change: Callable[[str, np.ndarray], tuple[np.ndarray, Any] | None]) -> Path:
-    """An F32 GGUF of the model with tensors changed, written by the package gguf; None leaves one out."""
+def rewritten(
+    source: Path,
+    folder: Path,
+    change: Callable[[str, np.ndarray], tuple[np.ndarray, Any] | None],
+    more: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """An F32 GGUF of the model with tensors changed and added, written by the package gguf; None leaves one out."""
     if not (folder / "plain.gguf").exists():
         convert(source, "F32", folder / "plain.gguf")
     reader = gguf.GGUFReader(folder / "plain.gguf")
@@ -270,6 +275,8 @@ def rewritten(source: Path, folder: Path, change: Callable[[str, np.ndarray], tu
         changed = change(tensor.name, np.array(tensor.data).reshape(shape))
         if changed is not None:
             writer.add_tensor(tensor.name, changed[0], raw_dtype=changed[1])
+    for name, values in (more or {}).items():
+        writer.add_tensor(name, values)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -373,6 +380,28 @@ def test_gguf_contradictions(tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             plan_of(path)
         assert words in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"blk.0.attn_q.bias2": (256,)}, "'blk.0.attn_q.bias2' has no place"),
+        ({"blk.1.attn_q.weight": (256, 256)}, "says 1 layers, but 'blk.1.attn_q.weight' belongs to layer 1"),
+        ({"blk.0.attn_qkv.weight": (512, 256)}, "'blk.0.attn_q.weight' and 'blk.0.attn_qkv.weight' are the same part"),
+        ({"blk.0.ffn_up_exps.weight": (2, 512, 256)}, "'blk.0.ffn_up_exps.weight' has no place"),
+        ({"rope_freqs.weight": (33,)}, "33 rope factors, where each head has 32"),
+        ({"rope_freqs.weight": (0,)}, "'rope_freqs.weight' has 0 values"),
+        ({"rope_freqs.weight": (1 << 20,)}, "'rope_freqs.weight' has 1,048,576 values"),
+        ({"rope_factors_long.weight": (32,)}, "but no 'rope_factors_short.weight'"),
+        ({"rope_factors_short.weight": (32,)}, "but no 'rope_factors_long.weight'"),
+    ],
+)
+def test_gguf_tensors_that_are_too_much(more: dict[str, tuple[int, ...]], words: str, tmp_path: Path) -> None:
+    tensors = {name: np.ones(shape, np.float32) for name, shape in more.items()}
+    path = rewritten(write_llama(tmp_path / "source", layers=1), tmp_path, lambda _, d: (d, None), tensors)
+    with pytest.raises(UserError) as error:
+        plan_of(path)
+    assert words in error.value.message
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
