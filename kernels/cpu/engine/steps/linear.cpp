@@ -8,7 +8,10 @@ namespace bitsmith::engine {
 
 namespace {
 
-constexpr int64_t kChunkBytes = 64 << 10;     // of weights, for few tokens: a few microseconds of reading
+// Of weights, for few tokens. A chunk that begins elsewhere costs the start of a stream, some hundred nanoseconds in
+// which memory idles: so chunks are large, and small only at the end, where threads wait for the last one.
+constexpr int64_t kSmallBytes = 48 << 10, kLargeBytes = 4 << 20;
+constexpr int64_t kChunkBytes = 256 << 10;    // where all are alike
 constexpr int64_t kChunkProducts = 16 << 20;  // for many tokens
 
 }  // namespace
@@ -98,21 +101,31 @@ void Linear::prepare(Run& run) {
         run.pool.run(prepared.panels(), panel);
 }
 
-void Linear::run(Run& run) {
-    prepare(run);
-    // Chunks of tiles: of the two parts together where an activation joins them, of one part after the other otherwise.
-    const size_t count = activation_ ? 1 : parts.size();
-    int64_t all_tiles = 0;
+// Chunks of tiles: of the two parts together where an activation joins them, of one part after the other otherwise.
+void Linear::cut(const Run& run) {
+    const size_t count = activation_ ? 1 : parts.size(), together = parts.size() / count;
+    const int threads = run.pool.threads();
+    int64_t left = 0, all_tiles = 0;  // bytes
+    for (const Part& part : parts) left += part.weight->tiles * part.weight->tile_bytes;
     for (size_t i = 0; i < count; ++i) all_tiles += parts[i].weight->tiles;
-    tiles_.resize(count);
-    ends_.resize(count);
-    int64_t chunks = 0;
+    chunks_.clear();
     for (size_t i = 0; i < count; ++i) {
         const Packed& weight = *parts[i].weight;
-        tiles_[i] = tiles_of_chunk(weight, run.rows, all_tiles, run.pool.threads());
-        chunks += (weight.tiles + tiles_[i] - 1) / tiles_[i];
-        ends_[i] = chunks;
+        int64_t bytes = 0, tiles = tiles_of_chunk(weight, run.rows, all_tiles, threads);
+        for (size_t j = i; j < i + together; ++j) bytes += parts[j].weight->tile_bytes;
+        for (int64_t begin = 0; begin < weight.tiles; begin = chunks_.back().end) {
+            if (run.rows <= kPanel)
+                tiles = std::clamp(left / (2 * threads), kSmallBytes, kLargeBytes) / std::max<int64_t>(1, bytes);
+            const int64_t end = std::min(weight.tiles, begin + std::max<int64_t>(1, tiles));
+            chunks_.push_back({i, begin, end});
+            left -= (end - begin) * bytes;
+        }
     }
+}
+
+void Linear::run(Run& run) {
+    prepare(run);
+    cut(run);
     const auto product = [&](size_t i, int64_t begin, int64_t end, int thread) {
         const Part& part = parts[i];
         const int64_t stride = run.widths[part.out];
@@ -123,12 +136,9 @@ void Linear::run(Run& run) {
             add_columns(*part.weight, apart_.data(), static_cast<int>(apart_.size()), run.buffers[x], run.widths[x],
                         run.rows, output.data, stride, begin, end);
     };
-    run.pool.run(chunks, [&](int64_t chunk, int thread) {
-        size_t i = 0;
-        while (chunk >= ends_[i]) ++i;
+    run.pool.run(static_cast<int64_t>(chunks_.size()), [&](int64_t chunk, int thread) {
+        const auto [i, begin, end] = chunks_[static_cast<size_t>(chunk)];
         const Packed& weight = *parts[i].weight;
-        const int64_t begin = (chunk - (i ? ends_[i - 1] : 0)) * tiles_[i],
-                      end = std::min(begin + tiles_[i], weight.tiles);
         product(i, begin, end, thread);
         if (activation_ == nullptr) return;
         product(1, begin, end, thread);

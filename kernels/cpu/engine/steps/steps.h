@@ -106,14 +106,19 @@ struct Linear final : Step {
 private:
     void prepare(Run& run);
     void find_outliers(const Run& run);
+    void cut(const Run& run);
 
+    struct Chunk {
+        size_t part;
+        int64_t begin, end;  // tiles
+    };
     std::unique_ptr<Step> norm_owner_, activation_owner_;
     const Norm* norm_ = nullptr;
     const ActMul* activation_ = nullptr;
-    std::vector<int> acts_;              // of each part, in Run::prepared
-    std::vector<int64_t> tiles_, ends_;  // of each part: tiles of a chunk, and where its chunks end
-    std::vector<int32_t> apart_;         // columns with outliers
-    Memory without_;                     // x with zeros in them
+    std::vector<int> acts_;  // of each part, in Run::prepared
+    std::vector<Chunk> chunks_;
+    std::vector<int32_t> apart_;  // columns with outliers
+    Memory without_;              // x with zeros in them
 };
 
 struct Attention final : Step {
