@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
+from core.checkpoint.architecture import text_config
 from core.checkpoint.base import Checkpoint
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
@@ -161,12 +163,32 @@ def ggml_blocks(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
 def packed_integers(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
     """compressed-tensors' pack-quantized: codes of 1 to 8 bits as a bit stream along the row, a scale for a group."""
     found = []
+    declared = _declared(checkpoint)
     for tensor in tensors.values():
         if not tensor.name.endswith(".weight_packed") or tensor.dtype not in ("I32", "U32"):
             continue
         base = tensor.name.removesuffix("_packed")
         packed = _Packed.of(checkpoint, base, tensor, tensors)
+        if declared and not any(packed.fits(*scheme) for scheme in declared):
+            raise UserError(
+                f"'{tensor.name}' holds {packed.label}, but config.json says otherwise.",
+                "Use the config.json that belongs to these weights, or download the model again.",
+            )
         found.append(Stored(base, packed.shape, packed.label, packed.sources, packed.load, packed.values))
+    return found
+
+
+def _declared(checkpoint: Checkpoint) -> list[tuple[Any, Any, Any]]:
+    """num_bits, symmetric and group_size of each scheme that config.json has for weights; None where it is silent."""
+    found = []
+    for config in (checkpoint.config, text_config(checkpoint.config)):
+        quantization = config.get("quantization_config") or config.get("compression_config")
+        groups = quantization.get("config_groups") if isinstance(quantization, Mapping) else None
+        for group in groups.values() if isinstance(groups, Mapping) else ():
+            weights = group.get("weights") if isinstance(group, Mapping) else None
+            if isinstance(weights, Mapping):
+                size = 0 if weights.get("strategy") == "channel" else weights.get("group_size")
+                found.append((weights.get("num_bits"), weights.get("symmetric"), size))
     return found
 
 
@@ -192,11 +214,15 @@ class _Packed:
                 f"'{order.name}' gives columns an order of their own, which is not known here.",
                 "Quantize without activation order, or with 'weight' order.",
             )
+        if size.dtype not in ("I64", "I32"):
+            raise UserError(f"'{size.name}' is no shape.", "Download the model again.")
         given = tuple(
             int(n) for n in checkpoint.read_raw(size).reshape(-1).view("<i8" if size.dtype == "I64" else "<i4")
         )
         rows, columns = given if len(given) == 2 else (0, 0)
         words = codes.columns
+        if scales.dtype not in ("F16", "BF16", "F32", "F64"):
+            raise UserError(f"'{scales.name}' holds {scales.dtype}, which are no scales.", "Download the model again.")
         fitting = [bits for bits in range(1, 9) if columns and -(-columns * bits // 32) == words]
         groups = scales.columns
         if not fitting or rows != codes.rows or scales.rows != rows or columns % groups:
@@ -212,6 +238,15 @@ class _Packed:
     @property
     def group(self) -> int:
         return self.shape[1] // self.scales.columns
+
+    def fits(self, bits: Any, symmetric: Any, group: Any) -> bool:
+        """Whether a scheme is this one. group: 0 for a row; a longer one than the row is the row, too."""
+        whole = self.shape[1]
+        return (
+            bits in (None, self.bits)
+            and symmetric in (None, self.zeros is None)
+            and (group is None or self.group == (min(group, whole) if isinstance(group, int) and group > 0 else whole))
+        )
 
     @property
     def label(self) -> str:

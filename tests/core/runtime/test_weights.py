@@ -358,6 +358,10 @@ def test_packed_parts_that_do_not_fit(tmp_path: Path) -> None:
         (base + "_scale", tensors[base + "_scale"][:, :3].contiguous(), f"'{base}_packed'"),
         (base + "_shape", torch.tensor([512, 250]), f"'{base}_packed'"),
         (base + "_g_idx", torch.zeros(256, dtype=torch.int32), f"'{base}_g_idx'"),
+        (base + "_shape", torch.tensor([2, 0], dtype=torch.int8), f"'{base}_shape' is no shape"),
+        (base + "_scale", tensors[base + "_scale"].to(torch.int32), f"'{base}_scale' holds I32"),
+        (base + "_scale", tensors[base + "_scale"][:, :2].contiguous(), f"'{base}_packed' holds int4 g128, but"),
+        (base + "_packed", tensors[base + "_packed"][:, ::2].contiguous(), f"'{base}_packed' holds int2 g64, but"),
         (base + "_scale", None, f"'{base}_scale'"),
     ):
         changed = {**tensors, name: wrong}
@@ -365,6 +369,47 @@ def test_packed_parts_that_do_not_fit(tmp_path: Path) -> None:
         with pytest.raises(UserError) as error:
             plan_of(tmp_path / "packed")
         assert words in error.value.message
+
+
+@pytest.mark.parametrize(
+    ("target", "fields", "fits"),
+    [
+        ("w4a16-g64-asym", {}, True),
+        ("w4a16-g64-asym", {"symmetric": True}, False),
+        ("w4a16-g64", {"num_bits": 8}, False),
+        ("w4a16-g64", {"group_size": 32}, False),
+        ("w4a16-g64", {"strategy": "channel", "group_size": None}, False),
+        ("w8a16-channel", {}, True),
+        ("w8a16-channel", {"strategy": None, "group_size": -1}, True),
+        ("w8a16-channel", {"strategy": "group", "group_size": 1024}, True),  # longer than a row
+        ("w8a16-channel", {"strategy": "group", "group_size": 64}, False),
+        ("w8a16-channel", {"num_bits": None, "symmetric": None, "strategy": None}, True),  # config.json is silent
+    ],
+)
+def test_packed_weights_are_what_config_json_says(
+    target: str, fields: dict[str, Any], fits: bool, tmp_path: Path
+) -> None:
+    convert(write_llama(tmp_path / "source", layers=1), target, tmp_path / "packed")
+    path = tmp_path / "packed" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["quantization_config"]["config_groups"]["group_0"]["weights"] |= fields
+    path.write_text(json.dumps(config), encoding="utf-8")
+    if fits:
+        plan_of(tmp_path / "packed")
+        return
+    with pytest.raises(UserError, match=r"weight_packed' holds int\d .*, but config.json says otherwise"):
+        plan_of(tmp_path / "packed")
+
+
+def test_zeros_that_are_missing(tmp_path: Path) -> None:
+    """Without them, every weight would be off by some steps, and the text would be nonsense."""
+    convert(write_llama(tmp_path / "source", layers=1), "w4a16-g64-asym", tmp_path / "packed")
+    file = tmp_path / "packed" / "model.safetensors"
+    tensors = load_file(file)
+    tensors.pop("model.layers.0.mlp.up_proj.weight_zero_point")
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"up_proj\.weight_packed' holds int4 g64, but"):
+        plan_of(tmp_path / "packed")
 
 
 def test_gguf_contradictions(tmp_path: Path) -> None:
