@@ -190,6 +190,8 @@ def generate_batch(
     Raises UserError when there are more than the cache has sequences, or one does not fit.
     """
     cancel = cancel or CancelToken()
+    if not requests:
+        return ()
     if len(requests) > model.sequences:
         raise UserError(
             f"There are {len(requests):,} prompts, but the cache has room for {model.sequences:,}.",

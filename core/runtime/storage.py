@@ -230,7 +230,8 @@ class _Packed:
                 f"'{codes.name}', its scales and '{size.name}' contradict each other.", "Download the model again."
             )
         bits = fitting[-1]
-        if zeros is not None and zeros.shape != (-(-rows * bits // 32), groups):
+        wanted = (-(-rows * bits // 32), groups)
+        if zeros is not None and (zeros.shape != wanted or zeros.dtype not in ("I32", "U32")):
             raise UserError(f"'{zeros.name}' does not fit '{codes.name}'.", "Download the model again.")
         sources = tuple(t for t in (codes, scales, size, zeros) if t is not None)
         return cls(checkpoint, codes, scales, zeros, sources, (rows, columns), bits)

@@ -264,6 +264,10 @@ def test_output_that_is_not_finite() -> None:
         run(model, prompt="x")
 
 
+def test_a_batch_of_none() -> None:
+    assert drive(generate_batch(FakeModel(b"xab"), ())) == ([], ())
+
+
 def test_no_tokens_can_not_be_asked_for() -> None:
     with pytest.raises(UserError, match="0 tokens"):
         run(FakeModel(b"xab"), prompt="x", max_tokens=0)

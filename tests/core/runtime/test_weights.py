@@ -401,12 +401,16 @@ def test_packed_weights_are_what_config_json_says(
         plan_of(tmp_path / "packed")
 
 
-def test_zeros_that_are_missing(tmp_path: Path) -> None:
+def test_zeros_that_are_missing_or_none(tmp_path: Path) -> None:
     """Without them, every weight would be off by some steps, and the text would be nonsense."""
     convert(write_llama(tmp_path / "source", layers=1), "w4a16-g64-asym", tmp_path / "packed")
     file = tmp_path / "packed" / "model.safetensors"
     tensors = load_file(file)
-    tensors.pop("model.layers.0.mlp.up_proj.weight_zero_point")
+    zeros = tensors.pop("model.layers.0.mlp.up_proj.weight_zero_point")
+    for dtype in (torch.int8, torch.int64, torch.bool):
+        save_file(tensors | {"model.layers.0.mlp.up_proj.weight_zero_point": zeros.to(dtype)}, file)
+        with pytest.raises(UserError, match=r"up_proj\.weight_zero_point' does not fit"):
+            plan_of(tmp_path / "packed")
     save_file(tensors, file, metadata={"format": "pt"})
     with pytest.raises(UserError, match=r"up_proj\.weight_packed' holds int4 g64, but"):
         plan_of(tmp_path / "packed")
