@@ -6,7 +6,7 @@ Each is a contract and the name of a block kind; the arithmetic is in `kernels` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, log2, prod
 
 import numpy as np
 
@@ -181,8 +181,9 @@ class GgmlBlock(Format):
     def bound_floor(self, options: EncodeOptions) -> float:
         c = self.contract
         if c.tensor_scale is not None:
-            # A block scale is amax/6 in units of the tensor's scale; E4M3 ends at 2^-9 of its unit, 448 is its largest.
-            return max(options.amax / layouts.E4M3_MAX * 2.0**-9 / self.error_bound, 2.0**-100)
+            # A group's scale is its largest / 6 in units of the tensor's scale; E4M3 ends at 2^-9 of its unit.
+            smallest = layouts.E2M1_MAX * self.tensor_scale(options) * 2.0**-9 if options.amax else 0.0
+            return max(smallest / self.error_bound, 2.0**-100)
         if c.scale is not ElementType.F16:
             return super().bound_floor(options)
         # F16 ends at 2^-24; a super-block's scale is divided by its largest sub-scale before it is stored.
@@ -193,8 +194,14 @@ class GgmlBlock(Format):
         return steps * 2.0**-24 / self.error_bound
 
     def tensor_scale(self, options: EncodeOptions) -> float:
-        """The scale of the whole matrix (NVFP4): the largest |x| lands on the largest code times scale. 1 for zeros."""
-        return float(np.float32(options.amax / (layouts.E2M1_MAX * layouts.E4M3_MAX))) or 1.0
+        """The scale of the whole matrix (NVFP4): a power of two, 1 for zeros.
+
+        So the scales that groups can have are those of a scale of 1, which is what ggml writes. The largest |x| / 6 is
+        put at 112 … 224 of E4M3's 448: groups may map their largest value to 4 instead of 6.
+        """
+        if not options.amax:
+            return 1.0
+        return 2.0 ** max(ceil(log2(options.amax / (layouts.E2M1_MAX * layouts.E4M3_MAX / 2))), -126)
 
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
         search = options.method is Method.SEARCH

@@ -4,6 +4,7 @@
 // numpy reference, gives the same bits. Each translation unit compiles this file in its own namespace BITSMITH_NS with
 // its own flags; nothing here uses the standard library, whose inline functions would be shared between them.
 #pragma once
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -248,6 +249,26 @@ BITSMITH_INLINE I max(const I& a, const I& b) {
 }
 BITSMITH_INLINE F clamp(const F& a, float low, float high) {
     return min(max(a, splat(low)), splat(high));
+}
+
+// Correctly rounded, for a ≥ 0.
+BITSMITH_INLINE F sqrt(const F& a) {
+#if defined(__AVX512F__)
+    return F{{(NativeF)_mm512_sqrt_ps((__m512)a.part[0])}};
+#elif defined(__AVX2__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)_mm256_sqrt_ps((__m256)a.part[p]);
+    return r;
+#elif defined(__GNUC__) && defined(__SSE2__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)_mm_sqrt_ps((__m128)a.part[p]);
+    return r;
+#else
+    float lanes[kLanes];
+    store(lanes, a);
+    for (int i = 0; i < kLanes; ++i) lanes[i] = sqrtf(lanes[i]);
+    return load(lanes);
+#endif
 }
 
 BITSMITH_INLINE F abs(const F& a) {

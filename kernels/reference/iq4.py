@@ -8,24 +8,30 @@ from kernels.layouts import IQ4_LEVELS
 from kernels.reference.arithmetic import ZERO, column_bytes, inverse
 from kernels.reference.kquants import nearest_scale
 from kernels.reference.legacy import pack_nibbles
-from kernels.reference.search import GAIN, normalise
+from kernels.reference.search import GAIN, Normalised, StoredScale, mean_square, normalise, store_scale
 from kernels.reference.search_block import CodeSet, ScaleSearch, search_scale
 from kernels.reference.search_symmetric import (
     Codes,
+    GgmlScales,
     SymmetricSearch,
+    ggml_weights,
+    measured_error,
+    scale_sums,
     scaled_values,
     search_symmetric,
+    widest_value,
 )
 
 _LEVELS = np.array(IQ4_LEVELS, np.float32)
 _HALFWAY = (_LEVELS[:-1] + _LEVELS[1:]) / np.float32(2)  # exact
 # The first reach is used alone when there is no search; kernels/cpu/encode/iq4.h has the same numbers.
+_GGML = GgmlScales(127.0, -134.0, 1.0, 15, True, False)
 _SEARCH = SymmetricSearch(
     (
         *(-127.0, -140.0, -131.43, -122.86, -114.29, -105.71, -97.14, -88.57, -80.0),
         *(132.0, 124.5, 117.0, 109.5, 102.0, 94.5, 87.0, 79.5, 72.0),
     ),
-    *(1, -32.0, 31.0, 16, 1, 0.49, True, 4 * GAIN),
+    *(1, -32.0, 31.0, 16, 1, 0.4999, True, 4 * GAIN, _GGML),
 )
 
 
@@ -45,7 +51,7 @@ _NL_SEARCH = ScaleSearch(
         *(-100.0, -94.0, -88.0, -80.0, 160.0, 148.0, 138.0, 131.0, 124.5, 119.0, 113.0, 108.0, 102.0, 96.0),
         *(90.0, 82.0, 74.0),
     ),
-    *(1, 0.349),
+    *(1, 0.3499),
 )
 
 
@@ -54,12 +60,32 @@ def _nibbles(codes: np.ndarray) -> np.ndarray:
     return pack_nibbles(codes.astype(np.uint8).reshape(-1, 32)).reshape(len(codes), -1)
 
 
+def _or_better_of_ggml(block: Normalised, best: StoredScale) -> StoredScale:
+    """Tries every scale that ggml fits, with its weights.
+
+    It keeps the one that explains most, which is a matter of rounding where a single column counts.
+    """
+    x, w = block.x, block.w
+    allowed, inverse_widest = block.largest * np.float32(_NL_SEARCH.error_bound), inverse(widest_value(x))
+    v = ggml_weights(x, w, mean_square(x) * np.float32(2))
+    least = measured_error(_VALUES, x, w, best.value, allowed)
+    for k in range(-1, _GGML.count):
+        xq, qq = scale_sums(_VALUES, x, v, inverse_widest * _GGML.reach(k))
+        now = store_scale(xq * inverse(qq), block)
+        error = measured_error(_VALUES, x, w, now.value, allowed)
+        better = error < least
+        least, best = np.where(better, error, least), best.where(better, now)
+    return best
+
+
 def encode_iq4_nl(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """x float32 [B, 32], weights [B, 32] or None → uint8 [B, 18]: d, nibbles[16]."""
     how = _NL_SEARCH if search else ScaleSearch(_NL_SEARCH.reaches[:1], 0, _NL_SEARCH.error_bound)
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
         best = search_scale(_NL_CODES, block, how)
+        if search:
+            best = _or_better_of_ggml(block, best)
         # No level is zero: below four steps of float16 all values would become the lowest positive one.
         vanishes = block.largest * block.unit < np.float32(2.0**-22)
         codes = _codes(block.x * np.where(vanishes, ZERO, inverse(best.value))[:, None])
@@ -74,7 +100,7 @@ def encode_iq4_xs(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np
     """
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
-        scales = search_symmetric(_VALUES, block, 8, _SEARCH if search else nearest_scale(_SEARCH))
+        scales = search_symmetric(_VALUES, block, 8, _SEARCH if search else nearest_scale(_SEARCH, -127.0))
         codes = _codes(scaled_values(block, scales))
     sub = (scales.sub + 32).astype(np.uint16)
     top = np.zeros(len(x), np.uint16)

@@ -12,8 +12,16 @@ import numpy as np
 
 from kernels.reference.arithmetic import column_bytes
 from kernels.reference.search import GAIN, normalise
-from kernels.reference.search_affine import AffineScales, AffineSearch, affine_codes, search_affine
+from kernels.reference.search_affine import (
+    AffineScales,
+    AffineSearch,
+    GgmlFits,
+    LineFits,
+    affine_codes,
+    search_affine,
+)
 from kernels.reference.search_symmetric import (
+    GgmlScales,
     SymmetricScales,
     SymmetricSearch,
     integer_codes,
@@ -22,54 +30,49 @@ from kernels.reference.search_symmetric import (
 )
 
 # The first margin or reach is used alone when there is no search; kernels/cpu/encode/kquants.h has the same numbers.
-Q2_K_SEARCH = AffineSearch(3, 15, (0.0, -0.9, -0.65, -0.4, -0.15, 0.1, 0.35, 0.6), 2, 16, 2, 0.98, True)
-Q4_K_SEARCH = AffineSearch(
-    15, 63, (0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82, 2.16, 2.5), 2, 16, 2, 0.49, True, GAIN / 8
+# ggml's margins with importance.
+_FINE = GgmlFits(-0.9, 0.05, 37)
+_Q2_K_OWN = LineFits((0.0, -0.9, -0.4, 0.1, 0.6), 1)
+_Q4_K_OWN = LineFits((0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82, 2.16, 2.5), 2, GAIN / 8)
+_Q5_K_OWN = LineFits((0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 2, GAIN / 8)
+# Without importance, and with it.
+Q2_K_SEARCHES = (
+    AffineSearch(3, 15, _Q2_K_OWN, GgmlFits(-0.5, 0.1, 16), 16, 1, 0.9999, True),
+    AffineSearch(3, 15, _Q2_K_OWN, _FINE, 16, 2, 0.9999, True),
 )
-Q5_K_SEARCH = AffineSearch(31, 63, (0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 2, 16, 2, 0.29, True, GAIN / 8)
-Q3_K_SEARCH = SymmetricSearch((-4.0, -5.0, -4.33, -3.67, -3.0, 3.6, 3.2, 2.85, 2.5), 0, -32.0, 31.0, 16, 0, 0.78, True)
-# The gain of the longer list is in weighted data; without weights its time is not worth it.
-Q3_K_WEIGHTED_SEARCH = SymmetricSearch(
-    (
-        *(-4.0, -5.2, -5.0, -4.9, -4.8, -4.7, -4.6, -4.5, -4.4, -4.3, -4.2, -4.1, -3.9, -3.8),
-        *(-3.7, -3.6, -3.5, -3.4, -3.3, -3.2, -3.1, -3.0, -2.8, 3.8, 3.6, 3.4, 3.2, 3.0, 2.8, 2.6, 2.4),
-    ),
-    *(1, -32.0, 31.0, 16, 1, 0.78, True),
+Q4_K_SEARCHES = (
+    AffineSearch(15, 63, _Q4_K_OWN, GgmlFits(-1.0, 0.1, 21), 16, 2, 0.4999, True),
+    AffineSearch(15, 63, _Q4_K_OWN, _FINE, 16, 2, 0.4999, True),
 )
-Q6_K_SEARCH = SymmetricSearch(
-    (
-        *(
-            -32.0,
-            -33.0,
-            -32.75,
-            -32.5,
-            -32.25,
-            -31.72,
-            -31.44,
-            -30.91,
-            -30.38,
-            -29.85,
-            -29.31,
-            -28.25,
-            -27.19,
-            -26.12,
-            -25.06,
-            -24.0,
-        ),
-        *(31.0, 30.39, 29.78, 29.17, 28.56, 27.94, 27.33, 26.72, 26.11, 25.5),
+Q5_K_SEARCHES = (
+    AffineSearch(31, 63, _Q5_K_OWN, GgmlFits(-0.5, 0.1, 16), 16, 2, 0.2999, True),
+    AffineSearch(31, 63, _Q5_K_OWN, _FINE, 16, 2, 0.2999, True),
+)
+# ggml's choice without importance takes longer to find than all of ours, and fitting d to all codes does as well.
+Q3_K_SEARCHES = (
+    SymmetricSearch((-4.0, -4.8, -4.33, -3.67, 3.5, 3.1, 2.7), 0, -32.0, 31.0, 16, 1, 0.7999, True),
+    SymmetricSearch(
+        (-5.2, -5.0, -3.0, -2.8, 3.8, 3.6, 3.4, 3.2, 3.0, 2.8, 2.6, 2.4),
+        *(1, -32.0, 31.0, 16, 1, 0.7999, True, GAIN, GgmlScales(-4.0, -3.1, -0.1, 19, True, True)),
     ),
-    *(0, -128.0, 127.0, 16, 1, 0.145, True, 4 * GAIN),
+)
+_Q6_K_REACHES = (-30.4, -29.3, -28.1, -26.9, 31.0, 30.1, 29.2, 28.3, 27.3, 26.3, -25.6)
+_Q6_K_GGML = GgmlScales(-32.0, -31.1, -0.1, 19, False, False)
+Q6_K_SEARCHES = (
+    SymmetricSearch(_Q6_K_REACHES, 0, -128.0, 127.0, 16, 0, 0.1499, True, 4 * GAIN, _Q6_K_GGML),
+    SymmetricSearch(_Q6_K_REACHES[:-2], 0, -128.0, 127.0, 16, 1, 0.1499, True, 4 * GAIN, _Q6_K_GGML),
 )
 
 
 def nearest_line(search: AffineSearch) -> AffineSearch:
     """The same type without a search."""
-    return replace(search, margins=search.margins[:1], refits=0, d_steps=1, d_refits=0, neighbours=False)
+    own = LineFits((0.0,), 0)
+    return replace(search, own=own, ggml=None, d_steps=1, d_refits=0, neighbours=False)
 
 
-def nearest_scale(search: SymmetricSearch) -> SymmetricSearch:
+def nearest_scale(search: SymmetricSearch, reach: float) -> SymmetricSearch:
     """The same type without a search."""
-    return replace(search, reaches=search.reaches[:1], refits=0, d_steps=1, d_refits=0, neighbours=False)
+    return replace(search, reaches=(reach,), refits=0, d_steps=1, d_refits=0, neighbours=False, gain=GAIN, ggml=None)
 
 
 def fields(codes: np.ndarray, count: int, bits: int) -> np.ndarray:
@@ -82,8 +85,13 @@ def fields(codes: np.ndarray, count: int, bits: int) -> np.ndarray:
 
 
 def _affine(
-    x: np.ndarray, weights: np.ndarray | None, search: bool, full: AffineSearch, sub_blocks: int
+    x: np.ndarray,
+    weights: np.ndarray | None,
+    search: bool,
+    searches: tuple[AffineSearch, AffineSearch],
+    sub_blocks: int,
 ) -> tuple[AffineScales, np.ndarray]:
+    full = searches[weights is not None]
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
         scales = search_affine(block, sub_blocks, full if search else nearest_line(full))
@@ -91,19 +99,23 @@ def _affine(
 
 
 def _symmetric(
-    x: np.ndarray, weights: np.ndarray | None, search: bool, full: SymmetricSearch, half: int
+    x: np.ndarray,
+    weights: np.ndarray | None,
+    search: bool,
+    searches: tuple[SymmetricSearch, SymmetricSearch],
+    half: int,
 ) -> tuple[SymmetricScales, np.ndarray]:
     """Scales of 16 sub-blocks, and codes 0 … 2 · half − 1."""
-    codes = integer_codes(half)
+    codes, full = integer_codes(half), searches[weights is not None]
     with np.errstate(all="ignore"):
         block = normalise(x, weights)
-        scales = search_symmetric(codes, block, 16, full if search else nearest_scale(full))
+        scales = search_symmetric(codes, block, 16, full if search else nearest_scale(full, -half))
         return scales, (codes.nearest(scaled_values(block, scales)) + half).astype(np.uint8)
 
 
 def encode_q2_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """16 × (L, M nibbles), 2-bit codes[64], d, dmin."""
-    scales, codes = _affine(x, weights, search, Q2_K_SEARCH, 16)
+    scales, codes = _affine(x, weights, search, Q2_K_SEARCHES, 16)
     nibbles = scales.sub.astype(np.uint8) | scales.sub_min.astype(np.uint8) << 4
     return np.hstack([nibbles, fields(codes, 4, 2), column_bytes(scales.d.bits), column_bytes(scales.dmin.bits)])
 
@@ -114,7 +126,7 @@ def encode_q3_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.n
     Of the twelve, byte j < 8 has the low nibbles of sub-blocks j and j + 8, byte 8 + j the top bit pairs of j, j + 4,
     j + 8 and j + 12.
     """
-    scales, codes = _symmetric(x, weights, search, Q3_K_SEARCH if weights is None else Q3_K_WEIGHTED_SEARCH, 4)
+    scales, codes = _symmetric(x, weights, search, Q3_K_SEARCHES, 4)
     sub = (scales.sub + 32).astype(np.uint8)
     low = sub[:, :8] & 15 | (sub[:, 8:] & 15) << 4
     top = np.zeros((len(sub), 4), np.uint8)
@@ -142,19 +154,19 @@ def _affine_head(scales: AffineScales) -> np.ndarray:
 
 def encode_q4_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """d, dmin, scales[12], nibbles[128]."""
-    scales, codes = _affine(x, weights, search, Q4_K_SEARCH, 8)
+    scales, codes = _affine(x, weights, search, Q4_K_SEARCHES, 8)
     return np.hstack([_affine_head(scales), fields(codes, 2, 4)])
 
 
 def encode_q5_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """d, dmin, scales[12], high bits[32], low nibbles[128]."""
-    scales, codes = _affine(x, weights, search, Q5_K_SEARCH, 8)
+    scales, codes = _affine(x, weights, search, Q5_K_SEARCHES, 8)
     return np.hstack([_affine_head(scales), fields(codes >> 4, 8, 1), fields(codes & 15, 2, 4)])
 
 
 def encode_q6_k(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
     """Low nibbles[128], high bit pairs[64], int8 L[16], d. In each half of 128, value i shares a byte with 64 + i."""
-    scales, codes = _symmetric(x, weights, search, Q6_K_SEARCH, 32)
+    scales, codes = _symmetric(x, weights, search, Q6_K_SEARCHES, 32)
     halves = (codes & 15).reshape(len(codes), 2, 2, 64)
     low = (halves[:, :, 0] | halves[:, :, 1] << 4).reshape(len(codes), -1)
     sub = scales.sub.astype(np.int8).view(np.uint8)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.reference.arithmetic import ZERO, clamp, f16_bits, minimum
-from kernels.reference.fit import exponent_bits, inverse_power, largest_magnitude, normalise_weights
+from kernels.reference.arithmetic import ONE, ZERO, clamp, f16_bits, inverse, maximum, minimum, rint
+from kernels.reference.fit import TRACE, exponent_bits, inverse_power, largest_magnitude, normalise_weights
 
 LARGEST_SUM = np.float32(3.0e38)
 # Of equally good scales the first is kept, so that sub-blocks agree and share a grid: a gain below this share of
@@ -95,3 +95,53 @@ def total(parts: np.ndarray) -> np.ndarray:
     for j in range(parts.shape[1]):
         result = result + parts[:, j]
     return result
+
+
+def without_trace(w: np.ndarray) -> np.ndarray:
+    """Normalised importance as ggml weighs it."""
+    return np.where(w > TRACE, w, ZERO)
+
+
+def mean_square(x: np.ndarray) -> np.ndarray:
+    """Of each row."""
+    return total(x * x) * (ONE / np.float32(x.shape[1]))
+
+
+def top_step(target: np.ndarray, highest: int) -> tuple[np.ndarray, np.ndarray]:
+    """How ggml rounds the scales of sub-blocks, `target` ≥ 0 [B, s], without importance: the largest becomes `highest`.
+
+    The step [B], and the integers.
+    """
+    widest = np.zeros(len(target), np.float32)
+    for j in range(target.shape[1]):
+        widest = maximum(widest, target[:, j])
+    inverse_step = np.float32(highest) * inverse(widest)
+    return widest * (ONE / np.float32(highest)), rint(target * inverse_step[:, None])
+
+
+def ggml_step(target: np.ndarray, weight: np.ndarray, highest: int) -> tuple[np.ndarray, np.ndarray]:
+    """And with: the best of nine steps, then fitted while single codes move."""
+    count, widest = target.shape[1], np.zeros(len(target), np.float32)
+    for j in range(count):
+        widest = maximum(widest, target[:, j])
+    inverse_widest, most = inverse(widest), np.float32(highest)
+    inverse_step, least = np.zeros(len(target), np.float32), np.full(len(target), LARGEST_SUM)
+    for k in range(9):
+        top = most + (ZERO if k == 0 else np.float32(0.1) * np.float32(k - 5 if k < 5 else k - 4))
+        now, step = inverse_widest * top, widest * (ONE / top)
+        e = target - step[:, None] * minimum(rint(target * now[:, None]), most)
+        error = total(weight * e * e)
+        better = error < least
+        least, inverse_step = np.where(better, error, least), np.where(better, now, inverse_step)
+    sub = minimum(rint(target * inverse_step[:, None]), most)
+    xq, qq = total(weight * target * sub), total(weight * sub * sub)
+    for _ in range(5):
+        for j in range(count):
+            t, w, old = target[:, j], weight[:, j], sub[:, j]
+            other_xq, other_qq = xq - w * t * old, qq - w * old * old
+            code = rint(minimum(t * other_qq * inverse(other_xq), most))
+            new_xq, new_qq = other_xq + w * t * code, other_qq + w * code * code
+            better = (other_xq > ZERO) & (other_qq > ZERO) & (xq * xq * new_qq < new_xq * new_xq * qq)
+            sub[:, j] = np.where(better, code, old)
+            xq, qq = np.where(better, new_xq, xq), np.where(better, new_qq, qq)
+    return xq * inverse(qq), sub

@@ -19,14 +19,36 @@ from kernels.reference.search import (
     LARGEST_SUM,
     Normalised,
     StoredScale,
+    ggml_step,
     largest_sub,
+    mean_square,
     split,
     store_scale,
+    top_step,
     total,
+    without_trace,
 )
 
 # Below this share of the product of its diagonal, a determinant is nothing but rounding.
 _SINGULAR = np.float32(1e-5)
+
+
+@dataclass(frozen=True)
+class LineFits:
+    """Stretches of the range that a line is fitted to, see fit_affine."""
+
+    margins: tuple[float, ...]
+    refits: int  # of the best line to its codes
+    gain: float = GAIN  # that counts, see there
+
+
+@dataclass(frozen=True)
+class GgmlFits:
+    """The same of ggml's encoder, margins at equal distance."""
+
+    first: float
+    step: float
+    count: int
 
 
 @dataclass(frozen=True)
@@ -35,13 +57,12 @@ class AffineSearch:
 
     levels: int  # the highest code
     highest: int  # of L and M
-    margins: tuple[float, ...]  # see fit_affine
-    refits: int  # of a sub-block's line to its codes
+    own: LineFits
+    ggml: GgmlFits | None
     d_steps: int  # candidates of d (and dmin), see largest_sub
     d_refits: int  # of d and dmin to all codes
     error_bound: float  # of any value, as a share of the block's largest magnitude
     neighbours: bool  # whether L ± 1 and M ± 1 are tried
-    gain: float = GAIN  # that counts, see there
 
 
 def position(x: np.ndarray, inverse_scale: np.ndarray, offset: np.ndarray, levels: int) -> np.ndarray:
@@ -84,9 +105,8 @@ class AffineLine:
     qq: np.ndarray  # Σ w·q²
     w: np.ndarray  # Σ w
     x: np.ndarray  # Σ w·x
-    # Above this minimum, or with a top code below that, a value would be cut off by more than allowed.
-    highest_minimum: np.ndarray
-    lowest_top: np.ndarray
+    low: np.ndarray  # the range of x and 0
+    high: np.ndarray
 
     def by_block(self, sub_blocks: int) -> AffineLine:
         """[B · s] → [B, s]."""
@@ -97,7 +117,7 @@ class AffineLine:
         return self.minimum + (self.scale - scale) * (self.q * inverse(self.w))
 
 
-def fit_affine(x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search: AffineSearch) -> AffineLine:
+def fit_affine(x: np.ndarray, w: np.ndarray | None, levels: int, search: LineFits) -> AffineLine:
     """The best real-valued lines, [rows of x].
 
     Stretch the range of x over levels + each of `margins` steps (a negative margin leaves room, a positive one clips
@@ -114,12 +134,12 @@ def fit_affine(x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search:
             sum_w = sum_w + w[:, i]
     span = high - low
     inverse_span, gain = inverse(span), squares * np.float32(search.gain)
-    best_scale, best_low = span * (ONE / np.float32(search.levels)), low
+    best_scale, best_low = span * (ONE / np.float32(levels)), low
     best_q = best_qq = np.zeros(len(x), np.float32)
     least = np.full(len(x), LARGEST_SUM)
     for k in range(len(search.margins) + search.refits):
         if k < len(search.margins):
-            inverse_scale = inverse_span * (np.float32(search.levels) + np.float32(search.margins[k]))
+            inverse_scale = inverse_span * (np.float32(levels) + np.float32(search.margins[k]))
             start = low
         else:
             inverse_scale, start = inverse(best_scale), best_low
@@ -128,7 +148,7 @@ def fit_affine(x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search:
         sum_e, ee, eq, q, qq = (np.zeros(len(x), np.float32) for _ in range(5))
         for i in range(x.shape[1]):
             scaled = x[:, i] * inverse_scale + offset
-            code = rint(clamp(scaled, 0, search.levels))
+            code = rint(clamp(scaled, 0, levels))
             e = scaled - code
             we, wq = weigh(w, i, e), weigh(w, i, code)
             sum_e, ee, eq = sum_e + we, ee + we * e, eq + we * code
@@ -146,10 +166,60 @@ def fit_affine(x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search:
         least = np.where(better, left, least)
         best_scale, best_low = np.where(better, step + step * change, best_scale), np.where(better, new_low, best_low)
         best_q, best_qq = np.where(better, q, best_q), np.where(better, qq, best_qq)
+    return AffineLine(best_scale, best_low, best_q, best_qq, sum_w, sum_x, low, high)
+
+
+def limit_line(line: AffineLine, allowed: np.ndarray, levels: int) -> AffineLine:
+    """Holds a line to where no value is cut off by more than allowed."""
     inside = allowed * FIT_SHARE
-    best_low = minimum(best_low, low + inside)
-    best_scale = maximum(best_scale, (high - inside - best_low) * (ONE / np.float32(search.levels)))
-    return AffineLine(best_scale, best_low, best_q, best_qq, sum_w, sum_x, low + allowed, high - allowed)
+    low = minimum(line.minimum, line.low + inside)
+    scale = maximum(line.scale, (line.high - inside - low) * (ONE / np.float32(levels)))
+    return replace(line, scale=scale, minimum=low)
+
+
+def ggml_line(
+    x: np.ndarray, w: np.ndarray, low: np.ndarray, high: np.ndarray, levels: int, fits: GgmlFits, absolute: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A sub-block's line as ggml finds it: scale, minimum, and Σ w.
+
+    The range is stretched over levels + margin steps, from the minimum of the best line so far. Judged by Σ w·e², or
+    Σ w·|e| if `absolute`.
+    """
+    best_scale, best_low = (high - low) * (ONE / np.float32(levels)), low
+    sum_w, least = total(w), np.full(len(x), LARGEST_SUM)
+    for k in range(-1, fits.count):
+        steps = np.float32(levels) + (ZERO if k < 0 else np.float32(fits.first) + np.float32(fits.step) * np.float32(k))
+        start = best_low
+        step = (high - start) * (ONE / steps)
+        inverse_scale = inverse(step)
+        offset = -(start * inverse_scale)
+        sum_e, ee, eq, q, qq = (np.zeros(len(x), np.float32) for _ in range(5))
+        codes = np.empty_like(x)
+        for i in range(x.shape[1]):
+            scaled = x[:, i] * inverse_scale + offset
+            code = codes[:, i] = rint(clamp(scaled, 0, levels))
+            e = scaled - code
+            we, wq = w[:, i] * e, w[:, i] * code
+            sum_e, ee, eq = sum_e + we, ee + we * e, eq + we * code
+            q, qq = q + wq, qq + wq * code
+        scale, new_low, left, better = step, start, ee * (step * step), np.ones(len(x), bool)
+        if k >= 0:
+            determinant = sum_w * qq - q * q
+            better = determinant > ZERO
+            new_low = minimum(start + step * ((qq * sum_e - q * eq) / determinant), ZERO)
+            shift = (new_low - start) * inverse_scale
+            covered = eq - shift * q
+            change = covered / qq
+            scale = step + step * change
+            left = (ee + shift * (shift * sum_w - (sum_e + sum_e)) - change * covered) * (step * step)
+        if absolute:
+            left = np.zeros(len(x), np.float32)
+            for i in range(x.shape[1]):
+                left = left + w[:, i] * np.abs(x[:, i] - (scale * codes[:, i] + new_low))
+        better = better & (left < least)
+        least = np.where(better, left, least)
+        best_scale, best_low = np.where(better, scale, best_scale), np.where(better, new_low, best_low)
+    return best_scale, best_low, sum_w
 
 
 @dataclass(frozen=True)
@@ -161,6 +231,17 @@ class AffineScales:
     sub: np.ndarray
     sub_min: np.ndarray
     error: np.ndarray
+
+    def or_better(self, now: AffineScales) -> AffineScales:
+        """`now` in the blocks where its error is smaller."""
+        better = now.error < self.error
+        return AffineScales(
+            self.d.where(better, now.d),
+            self.dmin.where(better, now.dmin),
+            np.where(better[:, None], now.sub, self.sub),
+            np.where(better[:, None], now.sub_min, self.sub_min),
+            np.where(better, now.error, self.error),
+        )
 
     def scales(self) -> np.ndarray:
         """d · L, [B, s]."""
@@ -212,14 +293,20 @@ def _settle(
     nearest = _nearest(line.scale, d, search)
     best, least = np.zeros(shape, np.float32), np.full(shape, LARGEST_SUM)
     best_min = best
-    for k, step in enumerate((0.0, -1.0, 1.0, -1.0, 1.0) if search.neighbours else (0.0,)):
+    allowed = (block.largest * np.float32(search.error_bound))[:, None]
+    # With few codes, those of a sub-block of two values can lie 2 or 3 apart.
+    tries = 7 if search.levels == 3 and w is not None else 5
+    for k, step in enumerate((0.0, -1.0, 1.0, -1.0, 1.0, 1.5, 2.0 / 3.0)[: tries if search.neighbours else 1]):
+        sub, sub_min = best, best_min
         if k < 3:
             sub = clamp(nearest + np.float32(step), 0, search.highest)
             sub_min = _nearest(-line.minimum_for(d.value[:, None] * sub), dmin, search)
+        elif k < 5:
+            sub_min = clamp(best_min + np.float32(step), 0, search.highest)
         else:
-            sub, sub_min = best, clamp(best_min + np.float32(step), 0, search.highest)
+            sub = rint(clamp(nearest * np.float32(step), 0, search.highest))
         scale, low = d.value[:, None] * sub, -(dmin.value[:, None] * sub_min)
-        broken = (line.highest_minimum < low) | (scale * np.float32(search.levels) + low < line.lowest_top)
+        broken = (line.low + allowed < low) | (scale * np.float32(search.levels) + low < line.high - allowed)
         error = affine_error(x, w, scale.reshape(-1), low.reshape(-1), search.levels).reshape(shape)
         error = error + np.where(broken, BROKEN, ZERO)
         better = error < least
@@ -247,23 +334,56 @@ def _refit(
     return store_scale(d, block), store_scale(dmin, block), replace(line, scale=scale, minimum=low, q=q, qq=qq)
 
 
+def _ggml_choice(block: Normalised, search: AffineSearch, line: AffineLine) -> AffineScales:
+    """ggml's own choice of d, dmin, L and M.
+
+    Every sub-block's line is fitted with weights that grow with |x|, and then all are rounded at once.
+    """
+    assert search.ggml is not None
+    sub_blocks = line.scale.shape[1]
+    x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
+    short = x.shape[1] == 16
+    if w is None:
+        base = np.zeros(len(x), np.float32) if short else np.sqrt(mean_square(x))
+        v = base[:, None] + np.abs(x)
+    else:
+        square = np.repeat(mean_square(block.x) * np.float32(1 if short else 2), sub_blocks)
+        v = without_trace(w) * np.sqrt(square[:, None] + x * x)
+    ends = line.low.reshape(-1), line.high.reshape(-1)
+    scale, low, weight = ggml_line(x, v, *ends, search.levels, search.ggml, absolute=short and w is None)
+    steps = []
+    for target in (maximum(scale, ZERO), -low):
+        target = target.reshape(line.scale.shape)
+        if w is None:
+            steps.append(top_step(target, search.highest))
+        else:
+            steps.append(ggml_step(target, weight.reshape(target.shape), search.highest))
+    (d, sub), (dmin, sub_min) = ((store_scale(step, block), sub) for step, sub in steps)
+    now = AffineScales(d, dmin, sub, sub_min, np.zeros(len(sub), np.float32))
+    # Its values are measured: a line may be too long and yet cut nothing off.
+    stored, minima = now.scales().reshape(-1), now.minima().reshape(-1)
+    inverse_scale = inverse(stored)
+    offset = -(minima * inverse_scale)
+    error, furthest = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
+    for i in range(x.shape[1]):
+        e = x[:, i] - (stored * rint(position(x[:, i], inverse_scale, offset, search.levels)) + minima)
+        error, furthest = error + weigh(w, i, e) * e, maximum(furthest, np.abs(e))
+    allowed = np.repeat(block.largest * np.float32(search.error_bound), sub_blocks)
+    error = error + np.where(allowed < furthest, BROKEN, ZERO)
+    return replace(now, error=total(error.reshape(sub.shape)))
+
+
 def search_affine(block: Normalised, sub_blocks: int, search: AffineSearch) -> AffineScales:
     """d, dmin and every L, M of super-blocks x [B, n] with `sub_blocks` sub-blocks each."""
     x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
     allowed = np.repeat(block.largest * np.float32(search.error_bound), sub_blocks)
-    line = fit_affine(x, w, allowed, search).by_block(sub_blocks)
+    line = limit_line(fit_affine(x, w, search.levels, search.own), allowed, search.levels).by_block(sub_blocks)
     best = _settle(block, search, line, *_choose_d(block, search, line))
+    if search.ggml is not None:
+        best = best.or_better(_ggml_choice(block, search, line))
     for _ in range(search.d_refits):
         d, dmin, line = _refit(block, search, best, line)
-        now = _settle(block, search, line, d, dmin)
-        better = now.error < best.error
-        best = AffineScales(
-            best.d.where(better, now.d),
-            best.dmin.where(better, now.dmin),
-            np.where(better[:, None], now.sub, best.sub),
-            np.where(better[:, None], now.sub_min, best.sub_min),
-            np.where(better, now.error, best.error),
-        )
+        best = best.or_better(_settle(block, search, line, d, dmin))
     return best
 
 

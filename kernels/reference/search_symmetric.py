@@ -20,9 +20,11 @@ from kernels.reference.search import (
     Normalised,
     StoredScale,
     largest_sub,
+    mean_square,
     split,
     store_scale,
     total,
+    without_trace,
 )
 
 
@@ -41,6 +43,33 @@ def integer_codes(half: int) -> Codes:
 
 
 @dataclass(frozen=True)
+class GgmlScales:
+    """What ggml's encoder tries.
+
+    Without importance its weights are x², with it importance, with `rms` times sqrt(mean + x²).
+    """
+
+    first: float  # reaches: the first, then `count` more at equal distance
+    start: float
+    step: float
+    count: int
+    rms: bool
+    fits_d: bool  # whether d is the best of such reaches too
+
+    def reach(self, k: int) -> np.float32:
+        """k: −1 … count − 1."""
+        if k < 0:
+            return np.float32(self.first)
+        return np.float32(self.start) + np.float32(self.step) * np.float32(k)
+
+
+# How ggml's Q3_K finds d, with importance.
+_GGML_D = GgmlScales(-32.0, -31.1, -0.1, 19, False, False)
+# ggml's reaches lie close together: for our weights it is enough to look at one in three.
+_OUR_SHARE = 3
+
+
+@dataclass(frozen=True)
 class SymmetricSearch:
     """How far to look. Without `neighbours` the nearest L is taken as it is."""
 
@@ -53,6 +82,7 @@ class SymmetricSearch:
     error_bound: float  # of any value, as a share of the block's largest magnitude
     neighbours: bool  # whether L ± 1 are tried
     gain: float = GAIN  # that counts, see there
+    ggml: GgmlScales | None = None
 
 
 def scale_sums(
@@ -110,8 +140,27 @@ def limit_scale(codes: Codes, xq: np.ndarray, qq: np.ndarray, largest: np.ndarra
     return SubScale(np.copysign(size, scale), qq, (largest - allowed) * per_end, allowed * per_gap)
 
 
+@dataclass(frozen=True)
+class BestFit:
+    """The best fit so far: the largest xq² / qq, and what x was multiplied with to get its codes."""
+
+    xq: np.ndarray
+    qq: np.ndarray
+    inverse_scale: np.ndarray
+
+    @staticmethod
+    def none(count: int) -> BestFit:
+        zero = np.zeros(count, np.float32)
+        return BestFit(zero, np.full(count, ONE), zero)
+
+    def consider(self, xq: np.ndarray, qq: np.ndarray, tried: np.ndarray, gain: float) -> BestFit:
+        better = self.xq * self.xq * qq * (ONE + np.float32(gain)) < xq * xq * self.qq
+        now = (xq, self.xq), (qq, self.qq), (tried, self.inverse_scale)
+        return BestFit(*(np.where(better, a, b) for a, b in now))
+
+
 def fit_scale(
-    codes: Codes, x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search: SymmetricSearch
+    codes: Codes, x: np.ndarray, w: np.ndarray | None, allowed: np.ndarray, search: SymmetricSearch, best: BestFit
 ) -> SubScale:
     """The best real-valued scale.
 
@@ -120,16 +169,32 @@ def fit_scale(
     """
     widest = widest_value(x)
     inverse_widest = inverse(widest)
-    best_xq, best_qq = np.zeros(len(x), np.float32), np.full(len(x), ONE)
     for k in range(len(search.reaches) + search.refits):
         if k < len(search.reaches):
             inverse_scale = inverse_widest * np.float32(search.reaches[k])
         else:
-            inverse_scale = inverse(best_xq / best_qq)
-        xq, qq = scale_sums(codes, x, w, inverse_scale)
-        better = best_xq * best_xq * qq * (ONE + np.float32(search.gain)) < xq * xq * best_qq
-        best_xq, best_qq = np.where(better, xq, best_xq), np.where(better, qq, best_qq)
-    return limit_scale(codes, best_xq, best_qq, np.abs(widest), allowed)
+            inverse_scale = inverse(best.xq / best.qq)
+        best = best.consider(*scale_sums(codes, x, w, inverse_scale), inverse_scale, search.gain)
+    return limit_scale(codes, best.xq, best.qq, np.abs(widest), allowed)
+
+
+def ggml_scale(
+    codes: Codes, x: np.ndarray, v: np.ndarray, w: np.ndarray | None, ggml: GgmlScales, gain: float
+) -> tuple[BestFit, BestFit]:
+    """The scale that ggml finds with its own weights v, and the best for w among what it tries."""
+    inverse_widest = inverse(widest_value(x))
+    theirs = ours = BestFit.none(len(x))
+    for k in range(-1, ggml.count):
+        inverse_scale = inverse_widest * ggml.reach(k)
+        theirs = theirs.consider(*scale_sums(codes, x, v, inverse_scale), inverse_scale, 0.0)
+        if v is w or (k + 1) % _OUR_SHARE == 0:
+            ours = ours.consider(*scale_sums(codes, x, w, inverse_scale), inverse_scale, gain)
+    return theirs, ours
+
+
+def ggml_weights(x: np.ndarray, w: np.ndarray | None, square: np.ndarray) -> np.ndarray:
+    """With `rms`: of rows x [B, n], square [B]."""
+    return x * x if w is None else without_trace(w) * np.sqrt(square[:, None] + x * x)
 
 
 @dataclass(frozen=True)
@@ -139,6 +204,15 @@ class SymmetricScales:
     d: StoredScale
     sub: np.ndarray
     error: np.ndarray
+
+    def or_better(self, now: SymmetricScales) -> SymmetricScales:
+        """`now` in the blocks where its error is smaller."""
+        better = now.error < self.error
+        return SymmetricScales(
+            self.d.where(better, now.d),
+            np.where(better[:, None], now.sub, self.sub),
+            np.where(better, now.error, self.error),
+        )
 
     def sub_scales(self) -> np.ndarray:
         """d · L of every sub-block, [B · s]."""
@@ -194,24 +268,62 @@ def _fit_d(codes: Codes, block: Normalised, scales: SymmetricScales) -> np.ndarr
     return total(sub * xq) * inverse(total(sub * sub * qq))
 
 
+def measured_error(
+    codes: Codes, x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, allowed: np.ndarray
+) -> np.ndarray:
+    """Σ w·e² with a scale as it is stored, and BROKEN where a value is further off than allowed: of those there are."""
+    inverse_scale = inverse(scale)
+    error, furthest = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
+    for i in range(x.shape[1]):
+        e = x[:, i] - scale * codes.nearest(x[:, i] * inverse_scale)
+        error, furthest = error + weigh(w, i, e) * e, maximum(furthest, np.abs(e))
+    return error + np.where(allowed < furthest, BROKEN, ZERO)
+
+
+def _ggml_choice(
+    codes: Codes, block: Normalised, search: SymmetricSearch, scale: np.ndarray, weight: np.ndarray
+) -> SymmetricScales:
+    """ggml's own choice of d and L, from the scales that it finds for sub-blocks: all are rounded at once.
+
+    scale, weight: [B, s], weight: Σ of its weights.
+    """
+    assert search.ggml is not None
+    if block.w is not None and search.ggml.fits_d:
+        fit, _ = ggml_scale(integer_codes(32), scale, weight, weight, _GGML_D, 0.0)
+        d, inverse_d = fit.xq * inverse(fit.qq), fit.inverse_scale
+    else:
+        widest, lowest = widest_value(scale), np.float32(search.lowest)
+        d, inverse_d = widest * (ONE / lowest), lowest * inverse(widest)
+    stored, sub = store_scale(d, block), rint(clamp(scale * inverse_d[:, None], search.lowest, search.highest))
+    count = sub.shape[1]
+    x, w = split(block.x, count), None if block.w is None else split(block.w, count)
+    allowed = np.repeat(block.largest * np.float32(search.error_bound), count)
+    error = measured_error(codes, x, w, (stored.value[:, None] * sub).reshape(-1), allowed)
+    return SymmetricScales(stored, sub, total(error.reshape(sub.shape)))
+
+
 def search_symmetric(codes: Codes, block: Normalised, sub_blocks: int, search: SymmetricSearch) -> SymmetricScales:
     """d and every L of super-blocks x [B, n] with `sub_blocks` sub-blocks each."""
     x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
     allowed = np.repeat(block.largest * np.float32(search.error_bound), sub_blocks)
-    own = fit_scale(codes, x, w, allowed, search).by_block(sub_blocks)
+    tried = BestFit.none(len(x))
+    scale = weight = np.zeros((0, sub_blocks), np.float32)
+    if search.ggml is not None:
+        square = np.repeat(mean_square(block.x) * np.float32(2), sub_blocks)
+        v = w if w is not None and not search.ggml.rms else ggml_weights(x, w, square)
+        theirs, tried = ggml_scale(codes, x, v, w, search.ggml, search.gain)
+        scale = (theirs.xq * inverse(theirs.qq)).reshape(-1, sub_blocks)
+        weight = total(v).reshape(-1, sub_blocks)
+    own = fit_scale(codes, x, w, allowed, search, tried).by_block(sub_blocks)
     best = _choose_d(block, search, own)
     if not search.neighbours:
         return best
     best = _settle(codes, block, search, own, best)
+    if search.ggml is not None:
+        best = best.or_better(_ggml_choice(codes, block, search, scale, weight))
     for _ in range(search.d_refits):
         d = store_scale(_fit_d(codes, block, best), block)
-        now = _settle(codes, block, search, own, SymmetricScales(d, best.sub, best.error))
-        better = now.error < best.error
-        best = SymmetricScales(
-            best.d.where(better, now.d),
-            np.where(better[:, None], now.sub, best.sub),
-            np.where(better, now.error, best.error),
-        )
+        best = best.or_better(_settle(codes, block, search, own, SymmetricScales(d, best.sub, best.error)))
     return best
 
 

@@ -31,6 +31,8 @@ struct Iq4Codes {
     }
 };
 
+constexpr GgmlScales kGgmlIq4 = {127.0f, -134.0f, 1.0f, 15, false};
+
 constexpr float kIq4Reaches[] = {-127.0f, -140.0f, -131.43f, -122.86f, -114.29f, -105.71f, -97.14f, -88.57f, -80.0f,
                                  132.0f,  124.5f,  117.0f,   109.5f,   102.0f,   94.5f,    87.0f,   79.5f,   72.0f};
 
@@ -40,15 +42,37 @@ constexpr float kIq4NlReaches[] = {-127.0f, -134.0f, -133.0f, -132.0f, -131.0f, 
                                    -150.0f, -143.0f, -138.0f, -116.0f, -111.0f, -106.0f, -100.0f, -94.0f,  -88.0f,
                                    -80.0f,  160.0f,  148.0f,  138.0f,  131.0f,  124.5f,  119.0f,  113.0f,  108.0f,
                                    102.0f,  96.0f,   90.0f,   82.0f,   74.0f};
-constexpr ScaleSearch kIq4NlSearch = {kIq4NlReaches, count_of(kIq4NlReaches), 1, 0.349f};
-constexpr ScaleSearch kIq4NlPlain = {kIq4NlReaches, 1, 0, 0.349f};
+constexpr ScaleSearch kIq4NlSearch = {kIq4NlReaches, count_of(kIq4NlReaches), 1, 0.3499f};
+constexpr ScaleSearch kIq4NlPlain = {kIq4NlReaches, 1, 0, 0.3499f};
+
+// Tries every scale that ggml fits, with its weights. It keeps the one that explains most, which is a matter of
+// rounding where a single column counts.
+template <bool kWeighted>
+inline void keep_better_of_ggml(const Normalised<32, kWeighted>& block, StoredScale& best) {
+    const F allowed = block.largest * splat(kIq4NlSearch.error_bound),
+            inverse_widest = inverse(widest_value<32>(block.x));
+    F v[32];
+    ggml_weights<32, kWeighted>(block.x, block.w, mean_square<32>(block.x) * splat(2.0f), v);
+    F least = measured_error<Iq4Codes, 32, kWeighted>(block.x, block.w, best.value, allowed);
+    for (int k = -1; k < kGgmlIq4.count; ++k) {
+        const F inverse_scale = inverse_widest * splat(kGgmlIq4.reach(k));
+        const ScaleSums sums = scale_sums<Iq4Codes, 32, true>(block.x, v, inverse_scale);
+        const StoredScale now = store_scale(sums.xq * inverse(sums.qq), block);
+        const F error = measured_error<Iq4Codes, 32, kWeighted>(block.x, block.w, now.value, allowed);
+        const M better = less(error, least);
+        least = select(better, error, least);
+        best.bits = select(better, now.bits, best.bits);
+        best.value = select(better, now.value, best.value);
+    }
+}
 
 // IQ4_NL: d, nibbles[16]. Blocks of 32 values.
 template <bool kWeighted>
 inline void encode_iq4_nl_lanes(const Batch& batch) {
     Normalised<32, kWeighted> block;
     load_normalised(batch, block);
-    const StoredScale best = search_scale<Iq4Codes>(block, batch.search ? kIq4NlSearch : kIq4NlPlain);
+    StoredScale best = search_scale<Iq4Codes>(block, batch.search ? kIq4NlSearch : kIq4NlPlain);
+    if (batch.search) keep_better_of_ggml(block, best);
     // No level is zero: below four steps of float16 all values would become the lowest positive one.
     const M vanishes = less(block.largest * block.unit, splat(1.0f / (1 << 22)));
     const I stored = select(vanishes, splat(0), best.bits);
@@ -64,9 +88,10 @@ template <bool kWeighted>
 inline void encode_iq4_xs_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1, -32.0f, 31.0f, 16, 1, 0.49f, true, 4.0f * kGain};
-    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.49f, false};
-    const SymmetricScales<8> scales = search_symmetric<Iq4Codes, 8>(block, search);
+    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1,       -32.0f, 31.0f, 16, 1, 0.4999f,
+                              true,        4.0f * kGain,          kGgmlIq4};
+    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.4999f, false, kGain, {}};
+    const SymmetricScales<8> scales = search_symmetric<Iq4Codes, 8, true>(block, search);
     I code[256];
     symmetric_codes<Iq4Codes, 8>(block, scales, code);
     I top = splat(0), low = splat(0);

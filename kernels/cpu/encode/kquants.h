@@ -35,14 +35,18 @@ BITSMITH_INLINE void split_codes(I code[256], int shift, I high[256]) {
     }
 }
 
+// The margins that ggml tries with importance.
+constexpr GgmlFits kFine = {-0.9f, 0.05f, 37};
+
 // Q2_K: 16 × (L, M nibbles), 2-bit codes[64], d, dmin.
 template <bool kWeighted>
 inline void encode_q2_k_lanes(const Batch& batch) {
-    static constexpr float kMargins[] = {0.0f, -0.9f, -0.65f, -0.4f, -0.15f, 0.1f, 0.35f, 0.6f};
+    static constexpr float kMargins[] = {0.0f, -0.9f, -0.4f, 0.1f, 0.6f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 8, 2, 16, 2, 0.98f, true};
-    if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.98f, false};
+    AffineSearch search = {
+        {kMargins, 5, 1, kGain}, kWeighted ? kFine : GgmlFits{-0.5f, 0.1f, 16}, 16, kWeighted ? 2 : 1, 0.9999f, true};
+    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.9999f, false};
     const AffineScales<16> scales = search_affine<3, 15, 16>(block, search);
     I code[256], byte[16], words[4];
     affine_codes<3, 16>(block, scales, code);
@@ -58,16 +62,19 @@ inline void encode_q2_k_lanes(const Batch& batch) {
 template <bool kWeighted>
 inline void encode_q3_k_lanes(const Batch& batch) {
     // The gain of the longer list is in weighted data; without weights its time is not worth it.
-    static constexpr float kReaches[] = {-4.0f, -5.0f, -4.33f, -3.67f, -3.0f, 3.6f, 3.2f, 2.85f, 2.5f};
-    static constexpr float kWeightedReaches[] = {
-        -4.0f, -5.2f, -5.0f, -4.9f, -4.8f, -4.7f, -4.6f, -4.5f, -4.4f, -4.3f, -4.2f, -4.1f, -3.9f, -3.8f, -3.7f, -3.6f,
-        -3.5f, -3.4f, -3.3f, -3.2f, -3.1f, -3.0f, -2.8f, 3.8f,  3.6f,  3.4f,  3.2f,  3.0f,  2.8f,  2.6f,  2.4f};
+    static constexpr float kReaches[] = {-4.0f, -4.8f, -4.33f, -3.67f, 3.5f, 3.1f, 2.7f};
+    static constexpr float kWeightedReaches[] = {-5.2f, -5.0f, -3.0f, -2.8f, 3.8f, 3.6f,
+                                                 3.4f,  3.2f,  3.0f,  2.8f,  2.6f, 2.4f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 0, 0.78f, true};
-    if (kWeighted) search = {kWeightedReaches, count_of(kWeightedReaches), 1, -32.0f, 31.0f, 16, 1, 0.78f, true};
-    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.78f, false};
-    const SymmetricScales<16> scales = search_symmetric<IntegerCodes<4>, 16>(block, search);
+    // Without importance ggml's choice takes longer to find than all of ours, and fitting d to all codes does as well.
+    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 1, 0.7999f, true, kGain, {}};
+    if (kWeighted) {
+        const GgmlScales ggml = {-4.0f, -3.1f, -0.1f, 19, true};
+        search = {kWeightedReaches, count_of(kWeightedReaches), 1, -32.0f, 31.0f, 16, 1, 0.7999f, true, kGain, ggml};
+    }
+    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.7999f, false, kGain, {}};
+    const SymmetricScales<16> scales = search_symmetric<IntegerCodes<4>, 16, true>(block, search);
     I code[256], high[256], sub[16], words[3];
     symmetric_codes<IntegerCodes<4>, 16>(block, scales, code);
     split_codes(code, 2, high);
@@ -114,8 +121,9 @@ inline void encode_q4_k_lanes(const Batch& batch) {
                                          0.8f, 1.14f, 1.48f,  1.82f,  2.16f, 2.5f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 12, 2, 16, 2, 0.49f, true, 0.125f * kGain};
-    if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.49f, false};
+    AffineSearch search = {
+        {kMargins, 12, 2, 0.125f * kGain}, kWeighted ? kFine : GgmlFits{-1.0f, 0.1f, 21}, 16, 2, 0.4999f, true};
+    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.4999f, false};
     const AffineScales<8> scales = search_affine<15, 63, 8>(block, search);
     I code[256];
     affine_codes<15, 8>(block, scales, code);
@@ -129,8 +137,9 @@ inline void encode_q5_k_lanes(const Batch& batch) {
     static constexpr float kMargins[] = {0.0f, -0.9f, -0.42f, 0.07f, 0.55f, 1.03f, 1.52f, 2.0f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    AffineSearch search = {kMargins, 8, 2, 16, 2, 0.29f, true, 0.125f * kGain};
-    if (!batch.search) search = {kMargins, 1, 0, 1, 0, 0.29f, false};
+    AffineSearch search = {
+        {kMargins, 8, 2, 0.125f * kGain}, kWeighted ? kFine : GgmlFits{-0.5f, 0.1f, 16}, 16, 2, 0.2999f, true};
+    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.2999f, false};
     const AffineScales<8> scales = search_affine<31, 63, 8>(block, search);
     I code[256], high[256];
     affine_codes<31, 8>(block, scales, code);
@@ -144,15 +153,24 @@ inline void encode_q5_k_lanes(const Batch& batch) {
 // value i beside value 64 + i.
 template <bool kWeighted>
 inline void encode_q6_k_lanes(const Batch& batch) {
-    static constexpr float kReaches[] = {-32.0f,  -33.0f,  -32.75f, -32.5f,  -32.25f, -31.72f, -31.44f,
-                                         -30.91f, -30.38f, -29.85f, -29.31f, -28.25f, -27.19f, -26.12f,
-                                         -25.06f, -24.0f,  31.0f,   30.39f,  29.78f,  29.17f,  28.56f,
-                                         27.94f,  27.33f,  26.72f,  26.11f,  25.5f};
+    static constexpr float kReaches[] = {-32.0f, -30.4f, -29.3f, -28.1f, -26.9f, 31.0f,
+                                         30.1f,  29.2f,  28.3f,  27.3f,  26.3f,  -25.6f};
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -128.0f, 127.0f, 16, 1, 0.145f, true, 4.0f * kGain};
-    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.145f, false};
-    const SymmetricScales<16> scales = search_symmetric<IntegerCodes<32>, 16>(block, search);
+    const GgmlScales ggml = {-32.0f, -31.1f, -0.1f, 19, false};
+    SymmetricSearch search = {kReaches + 1,
+                              count_of(kReaches) - (kWeighted ? 3 : 1),
+                              0,
+                              -128.0f,
+                              127.0f,
+                              16,
+                              kWeighted ? 1 : 0,
+                              0.1499f,
+                              true,
+                              4.0f * kGain,
+                              ggml};
+    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.1499f, false, kGain, {}};
+    const SymmetricScales<16> scales = search_symmetric<IntegerCodes<32>, 16, false>(block, search);
     I code[256], high[256], words[32];
     symmetric_codes<IntegerCodes<32>, 16>(block, scales, code);
     split_codes(code, 4, high);

@@ -52,12 +52,17 @@ BITSMITH_INLINE I exponent_bits(const F& a) {
 }
 
 // Importance of the block's columns, the largest in [1, 2). Columns of none keep a trace: no sum of weights is zero.
+constexpr float kTrace = 1.0f / 16777216.0f;
+// As ggml weighs them.
+BITSMITH_INLINE F without_trace(const F& w) {
+    return select(less(splat(kTrace), w), w, splat(0.0f));
+}
 BITSMITH_INLINE void load_weights(const float* const weight[kLanes], int n, F* w) {
     load_transposed(weight, 0, n, w);
     F largest = splat(0.0f);
     for (int i = 0; i < n; ++i) largest = max(largest, w[i]);
     const F scale = as_float(splat(0x7F000000) - exponent_bits(largest));
-    for (int i = 0; i < n; ++i) w[i] = max(w[i] * scale, splat(1.0f / 16777216.0f));
+    for (int i = 0; i < n; ++i) w[i] = max(w[i] * scale, splat(kTrace));
 }
 
 template <int kValues, bool kWeighted>
@@ -92,6 +97,66 @@ BITSMITH_INLINE StoredScale store_scale(const F& scale, const Block& block) {
 // integers downwards, and the 16th two thirds, for float16 so small that the nearest to all others would be cut off.
 BITSMITH_INLINE float largest_sub(float limit, int k) {
     return k == 15 ? limit * (2.0f / 3.0f) : limit < 0.0f ? limit + 0.5f * float(k) : limit - 0.5f * float(k);
+}
+
+template <int kValues>
+BITSMITH_INLINE F mean_square(const F* x) {
+    F sum = splat(0.0f);
+    for (int i = 0; i < kValues; ++i) sum = sum + x[i] * x[i];
+    return sum * splat(1.0f / kValues);
+}
+
+// How ggml rounds the scales of sub-blocks, target ≥ 0, without importance: the largest becomes kHighest.
+template <int kHighest, int kSubBlocks>
+inline F top_step(const F target[kSubBlocks], F sub[kSubBlocks]) {
+    F widest = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) widest = max(widest, target[j]);
+    const F inverse_step = splat(float(kHighest)) * inverse(widest);
+    for (int j = 0; j < kSubBlocks; ++j) sub[j] = rint(target[j] * inverse_step);
+    return widest * splat(1.0f / kHighest);
+}
+
+// And with: the best of nine steps, then fitted while single codes move.
+template <int kHighest, int kSubBlocks>
+inline F ggml_step(const F target[kSubBlocks], const F weight[kSubBlocks], F sub[kSubBlocks]) {
+    const F zero = splat(0.0f), highest = splat(float(kHighest));
+    F widest = zero;
+    for (int j = 0; j < kSubBlocks; ++j) widest = max(widest, target[j]);
+    const F inverse_widest = inverse(widest);
+    F inverse_step = zero, least = splat(kLargestSum);
+    for (int k = 0; k < 9; ++k) {
+        const float top = float(kHighest) + (k == 0 ? 0.0f : 0.1f * float(k < 5 ? k - 5 : k - 4));
+        const F now = inverse_widest * splat(top), step = widest * splat(1.0f / top);
+        F error = zero;
+        for (int j = 0; j < kSubBlocks; ++j) {
+            const F e = target[j] - step * min(rint(target[j] * now), highest);
+            error = error + weight[j] * e * e;
+        }
+        const M better = less(error, least);
+        least = select(better, error, least);
+        inverse_step = select(better, now, inverse_step);
+    }
+    F xq = zero, qq = zero;
+    for (int j = 0; j < kSubBlocks; ++j) {
+        sub[j] = min(rint(target[j] * inverse_step), highest);
+        xq = xq + weight[j] * target[j] * sub[j];
+        qq = qq + weight[j] * sub[j] * sub[j];
+    }
+    for (int k = 0; k < 5; ++k) {
+        M moved = less(zero, zero);
+        for (int j = 0; j < kSubBlocks; ++j) {
+            const F other_xq = xq - weight[j] * target[j] * sub[j], other_qq = qq - weight[j] * sub[j] * sub[j];
+            const F code = rint(min(target[j] * other_qq * inverse(other_xq), highest));
+            const F new_xq = other_xq + weight[j] * target[j] * code, new_qq = other_qq + weight[j] * code * code;
+            const M better = less(zero, other_xq) & less(zero, other_qq) & less(xq * xq * new_qq, new_xq * new_xq * qq);
+            moved = moved | better;
+            sub[j] = select(better, code, sub[j]);
+            xq = select(better, new_xq, xq);
+            qq = select(better, new_qq, qq);
+        }
+        if (!any(moved)) break;
+    }
+    return xq * inverse(qq);
 }
 
 // w·a, where w is 1 when there is no importance.

@@ -45,27 +45,38 @@ BITSMITH_INLINE F affine_error(const F* x, const F* w, const F& scale, const F& 
 // x ≈ scale · q + minimum, with minimum ≤ 0 as the format wants, and the sums of x that do not depend on codes.
 struct AffineLine {
     F scale, minimum;
-    F q, qq;  // Σ w·q, Σ w·q² of the codes it was fitted to
-    F w, x;   // Σ w, Σ w·x
-    // Above this minimum, or with a top code below that, a value would be cut off by more than allowed.
-    F highest_minimum, lowest_top;
+    F q, qq;      // Σ w·q, Σ w·q² of the codes it was fitted to
+    F w, x;       // Σ w, Σ w·x
+    F low, high;  // the range of x and 0
+};
+
+// Stretches of the range that a line is fitted to, see fit_affine.
+struct LineFits {
+    const float* margins;
+    int count;
+    int refits;  // of the best line to its codes
+    float gain;  // that counts, see kGain
+};
+
+// The same of ggml's encoder, margins at equal distance.
+struct GgmlFits {
+    float first, step;
+    int count;
 };
 
 struct AffineSearch {
-    const float* margins;  // see fit_affine
-    int count;
-    int refits;          // of a sub-block's line to its codes
-    int d_steps;         // candidates of d, and of dmin, see largest_sub
-    int d_refits;        // of d and dmin to all codes
-    float error_bound;   // of any value, as a share of the block's largest magnitude
-    bool neighbours;     // whether L ± 1 and M ± 1 are tried
-    float gain = kGain;  // that counts, see there
+    LineFits own;
+    GgmlFits ggml;
+    int d_steps;        // candidates of d, and of dmin, see largest_sub
+    int d_refits;       // of d and dmin to all codes
+    float error_bound;  // of any value, as a share of the block's largest magnitude
+    bool neighbours;    // whether L ± 1 and M ± 1 are tried
 };
 
 // The best real-valued line: stretch the range of x over kLevels + each of `margins` steps (a negative margin leaves
 // room, a positive one clips the top), fit by least squares to the codes, keep the one that leaves least.
 template <int kLevels, int kValues, bool kWeighted>
-inline AffineLine fit_affine(const F* x, const F* w, const F& allowed, const AffineSearch& search) {
+inline AffineLine fit_affine(const F* x, const F* w, const LineFits& search) {
     F low = splat(0.0f), high = x[0], squares = splat(0.0f);
     AffineLine line = {};
     line.w = splat(kWeighted ? 0.0f : float(kValues));
@@ -114,12 +125,17 @@ inline AffineLine fit_affine(const F* x, const F* w, const F& allowed, const Aff
         line.q = select(better, sum_q, line.q);
         line.qq = select(better, qq, line.qq);
     }
-    const F inside = allowed * splat(kFitShare);
-    line.minimum = min(line.minimum, low + inside);
-    line.scale = max(line.scale, (high - inside - line.minimum) * splat(1.0f / kLevels));
-    line.highest_minimum = low + allowed;
-    line.lowest_top = high - allowed;
+    line.low = low;
+    line.high = high;
     return line;
+}
+
+// Holds a line to where no value is cut off by more than allowed.
+template <int kLevels>
+BITSMITH_INLINE void limit_line(AffineLine& line, const F& allowed) {
+    const F inside = allowed * splat(kFitShare);
+    line.minimum = min(line.minimum, line.low + inside);
+    line.scale = max(line.scale, (line.high - inside - line.minimum) * splat(1.0f / kLevels));
 }
 
 template <int kSubBlocks>
@@ -177,33 +193,43 @@ inline void choose_d(const Block& block, int steps, const AffineLine line[kSubBl
     scales.dmin = choose_step<kHighest, kSubBlocks>(block, steps, target, weight);
 }
 
+// Σ w·e² with a line as it is stored, and kBroken where a value is cut off by more than allowed.
+template <int kLevels, int kValues, bool kWeighted>
+BITSMITH_INLINE F stored_error(const F* x, const F* w, const F& scale, const F& minimum, const AffineLine& line,
+                               const F& allowed) {
+    const M broken =
+        less(line.low + allowed, minimum) | less(scale * splat(float(kLevels)) + minimum, line.high - allowed);
+    return affine_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale), minimum) +
+           select(broken, splat(kBroken), splat(0.0f));
+}
+
 // For each sub-block the L nearest to its line, or a neighbour, with the M that suits it, then that M or a neighbour.
 template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
 inline void settle(const Normalised<256, kWeighted>& block, const AffineSearch& search,
                    const AffineLine line[kSubBlocks], AffineScales<kSubBlocks>& scales) {
     constexpr int kValues = 256 / kSubBlocks;
     const F inverse_d = inverse(scales.d.value), inverse_dmin = inverse(scales.dmin.value);
+    const F allowed = block.largest * splat(search.error_bound);
     scales.error = splat(0.0f);
     for (int j = 0; j < kSubBlocks; ++j) {
         const F* x = block.x + j * kValues;
         const F* w = kWeighted ? block.w + j * kValues : block.w;
         const F nearest = rint(clamp(line[j].scale * inverse_d, 0.0f, kHighest));
         F best_error = splat(kLargestSum);
-        for (int k = 0; k < (search.neighbours ? 5 : 1); ++k) {
+        for (int k = 0; k < (!search.neighbours ? 1 : kWeighted && kLevels == 3 ? 7 : 5); ++k) {
             const float step = k == 1 || k == 3 ? -1.0f : 1.0f;
             F sub = scales.sub[j], sub_min = scales.sub_min[j];
             if (k < 3) {
                 sub = k == 0 ? nearest : clamp(nearest + splat(step), 0.0f, kHighest);
                 sub_min =
                     rint(clamp(negate(minimum_for(line[j], scales.d.value * sub)) * inverse_dmin, 0.0f, kHighest));
-            } else {
+            } else if (k < 5) {
                 sub_min = clamp(sub_min + splat(step), 0.0f, kHighest);
+            } else {
+                sub = rint(clamp(nearest * splat(k == 5 ? 1.5f : 2.0f / 3.0f), 0.0f, kHighest));
             }
             const F scale = scales.d.value * sub, minimum = negate(scales.dmin.value * sub_min);
-            const M broken = less(line[j].highest_minimum, minimum) |
-                             less(scale * splat(float(kLevels)) + minimum, line[j].lowest_top);
-            const F error = affine_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale), minimum) +
-                            select(broken, splat(kBroken), splat(0.0f));
+            const F error = stored_error<kLevels, kValues, kWeighted>(x, w, scale, minimum, line[j], allowed);
             const M better = less(error, best_error);
             scales.sub[j] = select(better, sub, scales.sub[j]);
             scales.sub_min[j] = select(better, sub_min, scales.sub_min[j]);
@@ -242,6 +268,121 @@ inline void refit(const Normalised<256, kWeighted>& block, AffineScales<kSubBloc
     scales.dmin = store_scale(dmin, block);
 }
 
+template <int kSubBlocks>
+BITSMITH_INLINE void keep_better(AffineScales<kSubBlocks>& best, const AffineScales<kSubBlocks>& now) {
+    const M better = less(now.error, best.error);
+    best.error = select(better, now.error, best.error);
+    best.d.bits = select(better, now.d.bits, best.d.bits);
+    best.d.value = select(better, now.d.value, best.d.value);
+    best.dmin.bits = select(better, now.dmin.bits, best.dmin.bits);
+    best.dmin.value = select(better, now.dmin.value, best.dmin.value);
+    for (int j = 0; j < kSubBlocks; ++j) {
+        best.sub[j] = select(better, now.sub[j], best.sub[j]);
+        best.sub_min[j] = select(better, now.sub_min[j], best.sub_min[j]);
+    }
+}
+
+// A sub-block's line as ggml finds it: the range stretched over kLevels + margin steps, from the minimum of the best
+// line so far. Judged by Σ w·e², or Σ w·|e| if kAbsolute.
+template <int kLevels, int kValues, bool kAbsolute>
+inline AffineLine ggml_line(const F* x, const F* w, const F& low, const F& high, const GgmlFits& fits) {
+    AffineLine line = {};
+    line.scale = (high - low) * splat(1.0f / kLevels);
+    line.minimum = low;
+    for (int i = 0; i < kValues; ++i) line.w = line.w + w[i];
+    F least = splat(kLargestSum);
+    for (int k = -1; k < fits.count; ++k) {
+        const float steps = float(kLevels) + (k < 0 ? 0.0f : fits.first + fits.step * float(k));
+        const F start = line.minimum, range = high - start;
+        const F step = range * splat(1.0f / steps), inverse_scale = inverse(step);
+        const F offset = negate(start * inverse_scale);
+        F e = splat(0.0f), ee = splat(0.0f), eq = splat(0.0f), sum_q = splat(0.0f), qq = splat(0.0f);
+        F code[kAbsolute ? kValues : 1];
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
+            const F scaled = x[i] * inverse_scale + offset, q = rint(clamp(scaled, 0.0f, float(kLevels)));
+            const F error = scaled - q, we = w[i] * error, wq = w[i] * q;
+            e = e + we;
+            ee = ee + we * error;
+            eq = eq + we * q;
+            sum_q = sum_q + wq;
+            qq = qq + wq * q;
+            if constexpr (kAbsolute) code[i] = q;
+        }
+        F scale = step, minimum = start, left = ee * (step * step);
+        M better = less(splat(0.0f), splat(1.0f));
+        if (k >= 0) {
+            const F determinant = line.w * qq - sum_q * sum_q;
+            better = less(splat(0.0f), determinant);
+            minimum = min(start + step * ((qq * e - sum_q * eq) / determinant), splat(0.0f));
+            const F shift = (minimum - start) * inverse_scale, covered = eq - shift * sum_q;
+            const F change = covered / qq;
+            scale = step + step * change;
+            left = (ee + shift * (shift * line.w - (e + e)) - change * covered) * (step * step);
+        }
+        if constexpr (kAbsolute) {
+            left = splat(0.0f);
+            BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
+                left = left + w[i] * abs(x[i] - (scale * code[i] + minimum));
+            }
+        }
+        better = better & less(left, least);
+        least = select(better, left, least);
+        line.scale = select(better, scale, line.scale);
+        line.minimum = select(better, minimum, line.minimum);
+    }
+    return line;
+}
+
+// ggml's own choice of d, dmin, L and M: every sub-block's line is fitted with weights that grow with |x|, and then all
+// are rounded at once.
+template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
+inline AffineScales<kSubBlocks> ggml_affine(const Normalised<256, kWeighted>& block, const AffineSearch& search,
+                                            const AffineLine line[kSubBlocks]) {
+    constexpr int kValues = 256 / kSubBlocks;
+    const F allowed = block.largest * splat(search.error_bound);
+    F square = splat(0.0f);
+    if constexpr (kWeighted) square = mean_square<256>(block.x) * splat(kValues == 16 ? 1.0f : 2.0f);
+    F scale[kSubBlocks], low[kSubBlocks], weight[kSubBlocks];
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F* x = block.x + j * kValues;
+        F w[kValues];
+        if constexpr (kWeighted) {
+            for (int i = 0; i < kValues; ++i)
+                w[i] = without_trace(block.w[j * kValues + i]) * sqrt(square + x[i] * x[i]);
+        } else {
+            const F base = kValues == 16 ? splat(0.0f) : sqrt(mean_square<kValues>(x));
+            for (int i = 0; i < kValues; ++i) w[i] = base + abs(x[i]);
+        }
+        const AffineLine theirs = ggml_line < kLevels, kValues,
+                         kValues == 16 && !kWeighted > (x, w, line[j].low, line[j].high, search.ggml);
+        scale[j] = max(theirs.scale, splat(0.0f));
+        low[j] = negate(theirs.minimum);
+        weight[j] = theirs.w;
+    }
+    AffineScales<kSubBlocks> now;
+    if constexpr (kWeighted) {
+        now.d = store_scale(ggml_step<kHighest, kSubBlocks>(scale, weight, now.sub), block);
+        now.dmin = store_scale(ggml_step<kHighest, kSubBlocks>(low, weight, now.sub_min), block);
+    } else {
+        now.d = store_scale(top_step<kHighest, kSubBlocks>(scale, now.sub), block);
+        now.dmin = store_scale(top_step<kHighest, kSubBlocks>(low, now.sub_min), block);
+    }
+    now.error = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F *x = block.x + j * kValues, *w = kWeighted ? block.w + j * kValues : block.w;
+        const F stored = now.d.value * now.sub[j], minimum = negate(now.dmin.value * now.sub_min[j]);
+        const F inverse_scale = inverse(stored), offset = negate(minimum * inverse_scale);
+        F error = splat(0.0f), furthest = splat(0.0f);
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
+            const F e = x[i] - (stored * rint(position<kLevels>(x[i], inverse_scale, offset)) + minimum);
+            error = error + weigh<kWeighted>(w, i, e) * e;
+            furthest = max(furthest, abs(e));
+        }
+        now.error = now.error + (error + select(less(allowed, furthest), splat(kBroken), splat(0.0f)));
+    }
+    return now;
+}
+
 // d, dmin and every L, M (0 … kHighest) of a super-block of 256 values.
 template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
 inline AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& block, const AffineSearch& search) {
@@ -250,25 +391,19 @@ inline AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& 
     const F allowed = block.largest * splat(search.error_bound);
     for (int j = 0; j < kSubBlocks; ++j) {
         const F* w = kWeighted ? block.w + j * kValues : block.w;
-        line[j] = fit_affine<kLevels, kValues, kWeighted>(block.x + j * kValues, w, allowed, search);
+        line[j] = fit_affine<kLevels, kValues, kWeighted>(block.x + j * kValues, w, search.own);
+        limit_line<kLevels>(line[j], allowed);
     }
     AffineScales<kSubBlocks> best = {};
     choose_d<kHighest>(block, search.d_steps, line, best);
     settle<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line, best);
+    if (search.ggml.count)
+        keep_better(best, ggml_affine<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line));
     for (int k = 0; k < search.d_refits; ++k) {
         AffineScales<kSubBlocks> now = best;
         refit<kLevels, kSubBlocks, kWeighted>(block, now, line);
         settle<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line, now);
-        const M better = less(now.error, best.error);
-        best.error = select(better, now.error, best.error);
-        best.d.bits = select(better, now.d.bits, best.d.bits);
-        best.d.value = select(better, now.d.value, best.d.value);
-        best.dmin.bits = select(better, now.dmin.bits, best.dmin.bits);
-        best.dmin.value = select(better, now.dmin.value, best.dmin.value);
-        for (int j = 0; j < kSubBlocks; ++j) {
-            best.sub[j] = select(better, now.sub[j], best.sub[j]);
-            best.sub_min[j] = select(better, now.sub_min[j], best.sub_min[j]);
-        }
+        keep_better(best, now);
     }
     return best;
 }

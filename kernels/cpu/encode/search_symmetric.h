@@ -51,6 +51,16 @@ BITSMITH_INLINE F widest_value(const F* x) {
     return widest;
 }
 
+// What ggml's encoder tries. Without importance its weights are x², with it importance, with kRms times
+// sqrt(mean + x²).
+struct GgmlScales {
+    float first, from, step;  // reaches: the first, then `count` more at equal distance
+    int count;                // 0: its choice is not looked at
+    bool fits_d;              // whether d is the best of such reaches too
+
+    BITSMITH_INLINE float reach(int k) const { return k < 0 ? first : from + step * float(k); }  // k: −1 … count − 1
+};
+
 struct SymmetricSearch {
     const float* reaches;  // scaled values that the value of largest magnitude is tried at, see fit_scale
     int count;
@@ -60,7 +70,8 @@ struct SymmetricSearch {
     int d_refits;           // of d to all codes
     float error_bound;      // of any value, as a share of the block's largest magnitude
     bool neighbours;        // whether L ± 1 are tried
-    float gain = kGain;     // that counts, see there
+    float gain;             // that counts, see kGain
+    GgmlScales ggml;
 };
 
 // A sub-block's own scale, Σ w·q² of its codes, and how small and large it may become: smaller, it would cut values
@@ -79,22 +90,63 @@ BITSMITH_INLINE SubScale limit_scale(const ScaleSums& sums, const F& largest, co
             (largest - allowed) * splat(1.0f / Codes::kShortEnd), allowed * splat(1.0f / Codes::kHalfGap)};
 }
 
+// The best fit so far: the largest (Σ w·x·q)² / Σ w·q², and what divided x to get its codes.
+struct BestFit {
+    ScaleSums sums = {splat(0.0f), splat(1.0f)};
+    F inverse_scale = splat(0.0f);
+
+    BITSMITH_INLINE void consider(const ScaleSums& now, const F& tried, float gain) {
+        const M better = less(sums.xq * sums.xq * now.qq * splat(1.0f + gain), now.xq * now.xq * sums.qq);
+        sums.xq = select(better, now.xq, sums.xq);
+        sums.qq = select(better, now.qq, sums.qq);
+        inverse_scale = select(better, tried, inverse_scale);
+    }
+};
+
 // The best real-valued scale: map the value of largest magnitude to each of `reaches`, fit a scale by least squares to
-// the codes that gives, keep the one that explains most: the largest (Σ w·x·q)² / Σ w·q².
+// the codes that gives, keep the one that explains most.
 template <class Codes, int kValues, bool kWeighted>
-inline SubScale fit_scale(const F* x, const F* w, const F& allowed, const SymmetricSearch& search) {
+inline SubScale fit_scale(const F* x, const F* w, const F& allowed, const SymmetricSearch& search, BestFit best) {
     const F widest = widest_value<kValues>(x);
     const F inverse_widest = inverse(widest);
-    ScaleSums best = {splat(0.0f), splat(1.0f)};
     for (int k = 0; k < search.count + search.refits; ++k) {
         const F inverse_scale =
-            k < search.count ? inverse_widest * splat(search.reaches[k]) : inverse(best.xq / best.qq);
-        const ScaleSums sums = scale_sums<Codes, kValues, kWeighted>(x, w, inverse_scale);
-        const M better = less(best.xq * best.xq * sums.qq * splat(1.0f + search.gain), sums.xq * sums.xq * best.qq);
-        best.xq = select(better, sums.xq, best.xq);
-        best.qq = select(better, sums.qq, best.qq);
+            k < search.count ? inverse_widest * splat(search.reaches[k]) : inverse(best.sums.xq / best.sums.qq);
+        best.consider(scale_sums<Codes, kValues, kWeighted>(x, w, inverse_scale), inverse_scale, search.gain);
     }
-    return limit_scale<Codes>(best, abs(widest), allowed);
+    return limit_scale<Codes>(best.sums, abs(widest), allowed);
+}
+
+// A scale as ggml finds it, with its own weights v, and the best for w among what it tries. kSame: v is w.
+struct GgmlFit {
+    BestFit theirs, ours;
+};
+// They lie close together: for w it is enough to look at one in three.
+constexpr int kOurShare = 3;
+template <class Codes, int kValues, bool kWeighted, bool kSame>
+inline GgmlFit ggml_scale(const F* x, const F* v, const F* w, const GgmlScales& ggml, float gain) {
+    const F inverse_widest = inverse(widest_value<kValues>(x));
+    GgmlFit fit;
+    for (int k = -1; k < ggml.count; ++k) {
+        const F inverse_scale = inverse_widest * splat(ggml.reach(k));
+        if (kSame || (k + 1) % kOurShare != 0) {
+            const ScaleSums theirs = scale_sums<Codes, kValues, true>(x, v, inverse_scale);
+            fit.theirs.consider(theirs, inverse_scale, 0.0f);
+            if constexpr (kSame) fit.ours.consider(theirs, inverse_scale, gain);
+            continue;
+        }
+        ScaleSums theirs = {splat(0.0f), splat(0.0f)}, ours = theirs;
+        BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
+            const F q = Codes::value(x[i] * inverse_scale), vq = v[i] * q, wq = weigh<kWeighted>(w, i, q);
+            theirs.xq = theirs.xq + vq * x[i];
+            theirs.qq = theirs.qq + vq * q;
+            ours.xq = ours.xq + wq * x[i];
+            ours.qq = ours.qq + wq * q;
+        }
+        fit.theirs.consider(theirs, inverse_scale, 0.0f);
+        fit.ours.consider(ours, inverse_scale, gain);
+    }
+    return fit;
 }
 
 template <int kSubBlocks>
@@ -103,6 +155,14 @@ struct SymmetricScales {
     F sub[kSubBlocks];  // L, integers
     F error;            // Σ w·(x − decoded)²
 };
+
+// Σ w·e² with a scale as it is stored, and kBroken where a value is further off than allowed.
+template <class Codes, int kValues, bool kWeighted>
+BITSMITH_INLINE F stored_error(const F* x, const F* w, const F& scale, const SubScale& own) {
+    const F size = abs(scale);
+    return squared_error<Codes, kValues, kWeighted>(x, w, scale) +
+           select(less(size, own.least) | less(own.most, size), splat(kBroken), splat(0.0f));
+}
 
 // Moves each L to a neighbour where that lowers the error.
 template <class Codes, int kSubBlocks, bool kWeighted>
@@ -117,9 +177,7 @@ inline void settle(const Normalised<256, kWeighted>& block, const SymmetricSearc
         F sub_error = splat(kLargestSum);
         for (int k = 0; k < 3; ++k) {
             const F sub = clamp(middle + splat(k == 0 ? 0.0f : k == 1 ? -1.0f : 1.0f), search.lowest, search.highest);
-            const F scale = scales.d.value * sub, size = abs(scale);
-            const F error = squared_error<Codes, kValues, kWeighted>(x, w, scale) +
-                            select(less(size, own[j].least) | less(own[j].most, size), splat(kBroken), splat(0.0f));
+            const F error = stored_error<Codes, kValues, kWeighted>(x, w, scales.d.value * sub, own[j]);
             const M better = less(error, sub_error);
             scales.sub[j] = select(better, sub, scales.sub[j]);
             sub_error = select(better, error, sub_error);
@@ -171,16 +229,91 @@ inline void choose_d(const Block& block, const SymmetricSearch& search, const Su
         scales.sub[j] = rint(clamp(own[j].scale * inverse_d, search.lowest, search.highest));
 }
 
-// d and every L of a super-block of 256 values.
+template <int kSubBlocks>
+BITSMITH_INLINE void keep_better(SymmetricScales<kSubBlocks>& best, const SymmetricScales<kSubBlocks>& now) {
+    const M better = less(now.error, best.error);
+    best.error = select(better, now.error, best.error);
+    best.d.bits = select(better, now.d.bits, best.d.bits);
+    best.d.value = select(better, now.d.value, best.d.value);
+    for (int j = 0; j < kSubBlocks; ++j) best.sub[j] = select(better, now.sub[j], best.sub[j]);
+}
+
+// ggml's weights for a sub-block.
+template <int kValues, bool kWeighted>
+BITSMITH_INLINE void ggml_weights(const F* x, const F* w, const F& square, F v[kValues]) {
+    for (int i = 0; i < kValues; ++i) {
+        v[i] = x[i] * x[i];
+        if constexpr (kWeighted) v[i] = without_trace(w[i]) * sqrt(square + v[i]);
+    }
+}
+
+// Σ w·e² with a scale as it is stored, and kBroken where a value is further off than allowed: of those there are.
+template <class Codes, int kValues, bool kWeighted>
+BITSMITH_INLINE F measured_error(const F* x, const F* w, const F& scale, const F& allowed) {
+    const F inverse_scale = inverse(scale);
+    F error = splat(0.0f), furthest = splat(0.0f);
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
+        const F e = x[i] - scale * Codes::value(x[i] * inverse_scale);
+        error = error + weigh<kWeighted>(w, i, e) * e;
+        furthest = max(furthest, abs(e));
+    }
+    return error + select(less(allowed, furthest), splat(kBroken), splat(0.0f));
+}
+
+// How ggml's Q3_K finds d, with importance.
+constexpr GgmlScales kGgmlD = {-32.0f, -31.1f, -0.1f, 19, false};
+
+// ggml's own choice of d and L, from the scales that it finds for sub-blocks: all are rounded at once. weight: Σ of its
+// weights.
 template <class Codes, int kSubBlocks, bool kWeighted>
+inline SymmetricScales<kSubBlocks> ggml_symmetric(const Normalised<256, kWeighted>& block,
+                                                  const SymmetricSearch& search, const F* scale, const F* weight) {
+    constexpr int kValues = 256 / kSubBlocks;
+    const F allowed = block.largest * splat(search.error_bound);
+    F d, inverse_d;
+    if (kWeighted && search.ggml.fits_d) {
+        const BestFit fit =
+            ggml_scale<IntegerCodes<32>, kSubBlocks, true, true>(scale, weight, weight, kGgmlD, 0.0f).theirs;
+        inverse_d = fit.inverse_scale;
+        d = fit.sums.xq * inverse(fit.sums.qq);
+    } else {
+        const F widest = widest_value<kSubBlocks>(scale);
+        inverse_d = splat(search.lowest) * inverse(widest);
+        d = widest * splat(1.0f / search.lowest);
+    }
+    SymmetricScales<kSubBlocks> now;
+    now.d = store_scale(d, block);
+    now.error = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F* w = kWeighted ? block.w + j * kValues : block.w;
+        now.sub[j] = rint(clamp(scale[j] * inverse_d, search.lowest, search.highest));
+        const F stored = now.d.value * now.sub[j];
+        now.error = now.error + measured_error<Codes, kValues, kWeighted>(block.x + j * kValues, w, stored, allowed);
+    }
+    return now;
+}
+
+// d and every L of a super-block of 256 values.
+template <class Codes, int kSubBlocks, bool kRms, bool kWeighted>
 inline SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeighted>& block,
                                                     const SymmetricSearch& search) {
     constexpr int kValues = 256 / kSubBlocks;
     SubScale own[kSubBlocks];
-    const F allowed = block.largest * splat(search.error_bound);
+    F scale[kSubBlocks], weight[kSubBlocks];  // ggml's
+    const F allowed = block.largest * splat(search.error_bound), square = mean_square<256>(block.x) * splat(2.0f);
     for (int j = 0; j < kSubBlocks; ++j) {
-        const F* w = kWeighted ? block.w + j * kValues : block.w;
-        own[j] = fit_scale<Codes, kValues, kWeighted>(block.x + j * kValues, w, allowed, search);
+        const F *x = block.x + j * kValues, *w = kWeighted ? block.w + j * kValues : block.w;
+        GgmlFit fit;
+        if (search.ggml.count) {
+            F v[kWeighted && !kRms ? 1 : kValues];
+            if constexpr (!kWeighted || kRms) ggml_weights<kValues, kWeighted>(x, w, square, v);
+            const F* theirs = kWeighted && !kRms ? w : v;
+            weight[j] = splat(0.0f);
+            for (int i = 0; i < kValues; ++i) weight[j] = weight[j] + theirs[i];
+            fit = ggml_scale < Codes, kValues, kWeighted, kWeighted && !kRms > (x, theirs, w, search.ggml, search.gain);
+            scale[j] = fit.theirs.sums.xq * inverse(fit.theirs.sums.qq);
+        }
+        own[j] = fit_scale<Codes, kValues, kWeighted>(x, w, allowed, search, fit.ours);
     }
     SymmetricScales<kSubBlocks> best;
     best.d.bits = splat(0);
@@ -188,15 +321,13 @@ inline SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeigh
     choose_d(block, search, own, best);
     if (!search.neighbours) return best;
     settle<Codes, kSubBlocks, kWeighted>(block, search, own, best);
+    if (search.ggml.count)
+        keep_better(best, ggml_symmetric<Codes, kSubBlocks, kWeighted>(block, search, scale, weight));
     for (int k = 0; k < search.d_refits; ++k) {
         SymmetricScales<kSubBlocks> now = best;
         now.d = store_scale(fit_d<Codes, kSubBlocks, kWeighted>(block, best), block);
         settle<Codes, kSubBlocks, kWeighted>(block, search, own, now);
-        const M better = less(now.error, best.error);
-        best.error = select(better, now.error, best.error);
-        best.d.bits = select(better, now.d.bits, best.d.bits);
-        best.d.value = select(better, now.d.value, best.d.value);
-        for (int j = 0; j < kSubBlocks; ++j) best.sub[j] = select(better, now.sub[j], best.sub[j]);
+        keep_better(best, now);
     }
     return best;
 }
