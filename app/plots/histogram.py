@@ -44,7 +44,7 @@ class HistogramSeries:
 class ErrorHistogram(PlotPanel):
     """`set_series(title, series)` shows one or two errors and, if given, the source; `clear(text)` shows a sentence."""
 
-    x_title = "Error (quantized − source), weight units"
+    x_title = "Quantized − source, weight units"
     y_title = "Density (log)"
 
     def __init__(self, name: str = "Error", empty: str = "", parent: QWidget | None = None) -> None:
@@ -64,7 +64,7 @@ class ErrorHistogram(PlotPanel):
         self._curves = []
         for one in series:
             if any(one.counts):
-                name = f"{one.name} (upper axis)" if beside and one.source else one.name
+                name = f"{one.name} (top axis)" if beside and one.source else one.name
                 number, dash = (-1, "dot") if one.source else next(looks)
                 self._curves.append(_Curve(one, LegendItem(name, number, dash, fill=not one.source)))
         exact = any(not one.source for one in series) and all(curve.series.source for curve in self._curves)

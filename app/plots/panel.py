@@ -309,6 +309,8 @@ class _LegendEntry(QWidget):
         layout.setSpacing(SPACE_1 + 2)
         text = QLabel(item.label)
         text.setTextFormat(Qt.TextFormat.PlainText)
+        text.setFont(ui_font(CAPTION))
+        text.setProperty("textRole", "caption")
         layout.addWidget(_LineSample(item))
         layout.addWidget(text)
 
@@ -317,7 +319,7 @@ class _LineSample(QWidget):
     def __init__(self, item: LegendItem) -> None:
         super().__init__()
         self._item = item
-        self.setFixedSize(26, 12)
+        self.setFixedSize(20, 12)
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         with QPainter(self) as painter:

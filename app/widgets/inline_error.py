@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
 
 from app.theme import CAPTION, SPACE_2, SPACE_3, mono_font
 from app.widgets.basics import IconLabel, label, quiet_button, set_role
 from core.errors import UserError
+
+WORDS_WIDTH = 360  # px from which every button has its word
 
 
 class InlineError(QFrame):
@@ -29,7 +31,8 @@ class InlineError(QFrame):
         self._details.setFixedHeight(120)
         self._details.hide()
         self._details_button = quiet_button("Details", self._toggle_details, hint="Show what happened inside")
-        copy = quiet_button("Copy", self.copy, icon="copy", hint="Copy message and details")
+        copy = self._copy_button = quiet_button("Copy", self.copy, icon="copy", hint="Copy message and details")
+        copy.setAccessibleName("Copy")
         self._dismiss = quiet_button("", self.hide, icon="x", hint="Dismiss this message")
 
         words = QVBoxLayout()
@@ -48,6 +51,12 @@ class InlineError(QFrame):
         layout.addLayout(row)
         layout.addWidget(self._details)
         self.hide()
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        text = "Copy" if self.width() >= WORDS_WIDTH else ""  # the sentences need the room more
+        if self._copy_button.text() != text:
+            self._copy_button.setText(text)
 
     def show_error(self, error: BaseException) -> None:
         """Show a UserError's two sentences; for any other exception say so plainly and keep the trace in Details."""

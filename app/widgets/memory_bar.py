@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QPainter, QPaintEvent, QPen, QStandardItem, QStandardItemModel
+from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
     QComboBox,
     QFrame,
@@ -24,7 +24,7 @@ from app.devices import DeviceChoice
 from app.memory_view import estimate_for
 from app.services import Services
 from app.session import Session
-from app.theme import CAPTION, SPACE_1, SPACE_2, SPACE_3, SPACE_6, current, ui_font
+from app.theme import CAPTION, SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, current, ui_font
 from app.widgets.basics import label, number_box
 from app.widgets.memory_strip import MemoryStrip, segment_brush
 from app.widgets.text import ElidedLabel, explain, term
@@ -44,6 +44,9 @@ _NAMES = {  # shorter than core's labels, which stand in the tooltip
     "workspace": "work",
     "free": "free",
 }
+
+
+TITLES_WIDTH = 250  # px of "Device", "Context", "Batch" and the margins around everything
 
 
 def total_text(estimate: MemoryEstimate) -> str:
@@ -127,9 +130,31 @@ class MemoryBar(QFrame):
             )
             self.strip.setAccessibleDescription(self._hint.text())
             return
-        self.total.setText(total_text(estimate))
         self._show_verdict(estimate)
+        self._fit()
         self.strip.setAccessibleDescription(self._describe(estimate))
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Leave sizes out where there is no room for all; tooltips have them."""
+        if self._estimate is None:
+            return
+        shown = [entry for entry in self._legend.values() if not entry.isHidden()]
+        room = self.width() - 2 * SPACE_6 - (0 if self.bound.isHidden() else self.bound.sizeHint().width())
+        for entry in shown:
+            entry.shorten(False)
+        if sum(entry.sizeHint().width() + SPACE_3 for entry in shown) > room:
+            for entry in shown:
+                entry.shorten(True)
+        full = total_text(self._estimate)
+        self.total.setText(full)
+        taken = sum(part.sizeHint().width() + SPACE_4 for part in (self.device, self.context, self.batch, self.verdict))
+        if self.total.sizeHint().width() > self.width() - taken - TITLES_WIDTH:
+            self.total.setText(full.split(" (")[0])
+            self.total.setToolTip(full)
 
     def _show_verdict(self, estimate: MemoryEstimate) -> None:
         if estimate.fits is None:
@@ -284,6 +309,7 @@ class _LegendEntry(QWidget):
     def __init__(self, key: str) -> None:
         super().__init__()
         self._key = key
+        self._size = ""
         self._text: QLabel = label()
         self._text.setFont(ui_font(CAPTION))
         layout = QHBoxLayout(self)
@@ -292,11 +318,16 @@ class _LegendEntry(QWidget):
         layout.addWidget(_Swatch(key))
         layout.addWidget(self._text)
 
+    def shorten(self, on: bool) -> None:
+        """The name alone, or with its size."""
+        self._text.setText(_NAMES[self._key] if on else f"{_NAMES[self._key]} {self._size}")
+
     def show_bytes(self, estimate: MemoryEstimate | None) -> None:
         segment = next((s for s in estimate.segments if s.key == self._key), None) if estimate else None
         self.setVisible(segment is not None and segment.bytes > 0)
         if segment is not None:
-            self._text.setText(f"{_NAMES[self._key]} {format_decimal(segment.bytes)}")
+            self._size = format_decimal(segment.bytes)
+            self.shorten(False)
             self._text.setProperty("term", segment.label)
             size = f"{segment.label}: {format_bytes(segment.bytes)}"
             self.setToolTip("\n".join(part for part in (size, explain(segment.label)) if part))

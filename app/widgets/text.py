@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -35,6 +36,15 @@ def term(word: str, shown: str = "", role: str = "") -> QLabel:
         result.setToolTip(explain(word))
         result.setProperty("term", word)
     return result
+
+
+def breakable(text: str) -> str:
+    """The text with places to break a line inside words that no column is wide enough for, such as code."""
+    return " ".join(_JOINTS.sub("\\1\u200b", word) if len(word) > _LONG_WORD else word for word in text.split(" "))
+
+
+_LONG_WORD = 24  # letters
+_JOINTS = re.compile(r"([=(,_])(?=\w)")
 
 
 class ElidedLabel(QLabel):

@@ -1,10 +1,11 @@
 """Pictures of every page in every state, light and dark, into build/screens/.
 
-`make screens` runs the test that calls this; `python tests/app/screens.py [FOLDER]` does it alone.
+`make screens` runs the test that calls this; `python tests/app/screens.py [FOLDER] [--size 900x600]` does it alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -54,12 +55,12 @@ class Camera:
         self.wait(lambda: time.monotonic() > until)
 
 
-def take_all(window: Any, folder: Path, scratch: Path) -> list[Path]:
+def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = SIZE) -> list[Path]:
     """Every page in every state; returns the pictures. scratch: an empty folder for models and results."""
     from PySide6.QtWidgets import QLabel
 
     camera = Camera(window, folder, scratch)
-    window.resize(*SIZE)
+    window.resize(*size)
     window.show()
     assert isinstance(window.findChild(QLabel), QLabel)
     for part in (_model_pages, _recipe_pages, _convert_pages, _test_pages):
@@ -301,11 +302,16 @@ def main() -> int:
 
     application = QApplication.instance() or QApplication([])
     assert application is not None
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
+    parser = argparse.ArgumentParser(description="Take pictures of the window.")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("--size", default="x".join(map(str, SIZE)), help="of the window, such as 900x600")
+    arguments = parser.parse_args()
+    width, height = map(int, arguments.size.split("x"))
+    folder = arguments.folder
     with tempfile.TemporaryDirectory() as scratch:
         window = build_window(Settings(Path(scratch) / "settings.ini"))
         start_background(window)
-        taken = take_all(window, folder, Path(scratch))
+        taken = take_all(window, folder, Path(scratch), (width, height))
         window.close()
     print(f"{len(taken)} pictures are in {folder}")
     return 0

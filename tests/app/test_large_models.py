@@ -19,6 +19,7 @@ from core.recipe import Recipe
 
 pytestmark = pytest.mark.gui
 FRAME = 0.050
+TRIES = 4
 
 
 @pytest.fixture
@@ -36,14 +37,17 @@ def test_ten_thousand_tensors_leave_the_window_alive(window, qtbot, tmp_path: Pa
     qtbot.wait(300)
     store = window.services.session
     assert len(store.current.plan.tensors) > 10_000
-    runs = []
-    for target in ("Q4_0", "Q5_0", "Q8_0", "Q4_1", "Q5_1", "IQ4_NL"):
-        change = partial(recipe.set_recipe, Recipe(target=target))
-        runs.append(longest_block(change, lambda t=target: store.current.plan.recipe.target == t))
-        if runs[-1] < FRAME:
-            break
-        qtbot.wait(200)
-    assert min(runs) < FRAME, f"blocked for {1000 * min(runs):.0f} ms"
+    for target, other in (("Q4_0", "Q4_1"), ("Q5_0", "Q5_1"), ("Q8_0", "IQ4_NL"), ("w4a16-g32", "w8a16-g32")):
+        runs = []
+        for chosen in (target, other) * TRIES:  # every change is judged, by its quickest run on a shared machine
+            change = partial(recipe.set_recipe, Recipe(target=chosen))
+            block = longest_block(change, lambda t=chosen: store.current.plan.recipe.target == t)
+            qtbot.wait(100)
+            if chosen == target:
+                runs.append(block)
+                if block < FRAME:
+                    break
+        assert min(runs) < FRAME, f"to {target}: blocked for {[round(1000 * run) for run in runs]} ms"
 
 
 def test_cycles_are_freed_on_the_gui_thread(garbage: Garbage) -> None:

@@ -79,7 +79,7 @@ def test_series_differ_in_dash_and_are_labelled(plot: ErrorHistogram, three: lis
     looks = [curve.look for curve in plot._curves]
     errors = [look for look in looks if look.series >= 0]
     assert len({look.dash for look in errors}) == len(errors) == 2
-    assert [look.label for look in looks] == ["source (upper axis)", "Q4_K: SNR 20.6 dB", "Q8_0: SNR 44.1 dB"]
+    assert [look.label for look in looks] == ["source (top axis)", "Q4_K: SNR 20.6 dB", "Q8_0: SNR 44.1 dB"]
 
 
 def test_read_out_gives_the_exact_count(plot: ErrorHistogram) -> None:

@@ -18,6 +18,7 @@ from core.metrics.combine import combined_snr
 
 PROGRESS_STEPS = 1000
 BAR_WIDTH = 64  # px that the bar keeps when its text is long
+NAME_WIDTH = 120  # px for the output's name before buttons lose their words
 SEPARATOR = " · "
 BUTTONS = {
     JobState.QUEUED: ("cancel",),
@@ -57,6 +58,8 @@ class EntryCard(QFrame):
         self.error = InlineError()
         self.error.set_dismissable(False)
         self.buttons: dict[str, QAbstractButton] = {}
+        self._titles: dict[str, str] = {}
+        self._room = 0
         first = QHBoxLayout()
         first.setSpacing(SPACE_2)
         first.addWidget(self.verdict)
@@ -72,9 +75,9 @@ class EntryCard(QFrame):
             ("remove", "", "trash-2", "Remove from this list; files stay as they are"),
         ):
             made = button(title, lambda word=word: self.asked.emit(word, self.entry), icon=icon, hint=hint)
-            self.buttons[word] = made
+            self.buttons[word], self._titles[word] = made, title
             first.addWidget(made)
-        second = QHBoxLayout()
+        second = self._second = QHBoxLayout()
         second.setSpacing(SPACE_3)
         second.addWidget(self.bar, 1)
         second.addWidget(self.text)
@@ -119,8 +122,28 @@ class EntryCard(QFrame):
             self.buttons[BUTTONS[state][0]].setFocus()
         for word, made in self.buttons.items():
             made.setVisible(word in BUTTONS[state])
-        self.buttons["resume"].setText("Try again" if state is JobState.FAILED else "Resume")
+        self._titles["resume"] = "Try again" if state is JobState.FAILED else "Resume"
+        self.text.setWordWrap(state.final)  # while it runs, its height must not change with every number
+        self._second.setStretchFactor(self.text, int(state.final))
+        self.fit(self._room)
         self.setAccessibleName(f"{entry.title}, {state.value}")
+
+    def fit(self, width: int) -> None:
+        """Where the card has less room than its buttons need, all but the first show their icon alone."""
+        self._room = width
+        words = BUTTONS[self.entry.state]
+        for word in words:
+            self._name(word, self._titles[word])
+        needed = sum(self.buttons[word].sizeHint().width() + SPACE_2 for word in words)
+        if width and needed + self.verdict.minimumWidth() + NAME_WIDTH > width:
+            for word in words[1:]:
+                self._name(word, "")
+
+    def _name(self, word: str, text: str) -> None:
+        if self.buttons[word].text() != text:
+            self.buttons[word].setText(text)
+        if self._titles[word]:
+            self.buttons[word].setAccessibleName(self._titles[word])
 
     def main_button(self) -> QAbstractButton | None:
         """What Ctrl+Enter presses: the one step that is most likely wanted."""

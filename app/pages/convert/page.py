@@ -36,6 +36,7 @@ from core.run import command_line
 
 REFRESH_MS = 250  # clock and rate, four times a second
 PLOT_MS = 350  # the histogram of the newest tensor: between two deliveries of progress, not in the turn of one
+PLOT_WIDTH = 256  # px that the titles of the axes need
 QUEUE_HEIGHT = 196  # two conversions; more can be scrolled to
 WIDTHS = ("", "not written", "Q4_K", "99.99", "0.99999", "9 999.999")
 
@@ -122,6 +123,7 @@ class ConvertPage(Page):
         self._area.setWidget(inside)
         plot = Card()
         plot.add(self.histogram, 1)
+        plot.setMinimumWidth(PLOT_WIDTH)
         self._split = Splitter(SPACE_4)
         self._split.addWidget(self.table)
         self._split.addWidget(plot)
@@ -249,14 +251,16 @@ class ConvertPage(Page):
             self._clock.stop()
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if watched is self._inside and event.type() == QEvent.Type.LayoutRequest:
+        if watched is self._inside and event.type() in (QEvent.Type.LayoutRequest, QEvent.Type.Resize):
             QTimer.singleShot(0, self, self._fit_list)
         return super().eventFilter(watched, event)
 
     def _fit_list(self) -> None:
-        """As high as its cards, up to a limit."""
+        """As high as its cards, up to a limit, and the cards as wide as it is."""
+        for card in self._cards.values():
+            card.fit(self._area.viewport().width())
         self._list.activate()
-        needed = self._list.minimumSize().height()
+        needed = self._list.minimumHeightForWidth(self._area.viewport().width())
         self._area.setFixedHeight(min(max(needed, 1), QUEUE_HEIGHT))
 
     # ---- the user asks ---------------------------------------------------------------------------------------------

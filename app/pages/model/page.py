@@ -20,7 +20,7 @@ from app.pages.model.start import OpeningView, StartView
 from app.pages.model.summary import SummaryCard
 from app.services import Services
 from app.session import Session
-from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
+from app.theme import PAGE_MARGIN, ROW_HEIGHT, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import PrimaryButton, button
 from app.widgets.text import ElidedLabel, explain
 from core.units import format_decimal, format_percent
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
 
 WIDTHS = ("", "feed-forward gate-up", "99", "128 256 × 14 336", "Q4_K_M", "99 999.999")
-CARDS_HEIGHT = 232
+CARDS_HEIGHT = 216
 LOOK_DELAY = 100  # ms: the first picture goes before the search of the disk and the libraries it loads
 
 
@@ -162,6 +162,7 @@ class LoadedView(QWidget):
         layout.addLayout(head)
         layout.addLayout(cards)
         layout.addWidget(self.table, 1)
+        self.table.view.setMinimumHeight(3 * ROW_HEIGHT)  # a window of 600 px has no room for more beside the cards
         self.findings.setFixedHeight(CARDS_HEIGHT)
         self.summary.setFixedHeight(CARDS_HEIGHT)
         self.findings.scan_asked.connect(self._scan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
 from PySide6.QtWidgets import QFileDialog, QFrame, QHBoxLayout, QScrollArea, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.plan import RuleMatch
@@ -24,6 +24,7 @@ from core.errors import UserError
 from core.plan import Plan
 from core.recipe import Recipe
 
+WIDEST = 380  # px that an area's contents can ask for; the smallest window has two of these
 FILTER = "Recipes (*.json);;All files (*)"
 
 
@@ -133,7 +134,7 @@ class AdvancedPanel(QWidget):
 
 def scrolled(panel: QWidget) -> QScrollArea:
     """The panel in an area that scrolls down when there is too little room."""
-    area = QScrollArea()
+    area = _Scrolled()
     area.setWidgetResizable(True)
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
@@ -142,6 +143,22 @@ def scrolled(panel: QWidget) -> QScrollArea:
     for each in (area.viewport(), panel):
         each.setAutoFillBackground(False)  # `setWidget` turns it on; the page's own background is right
     return area
+
+
+class _Scrolled(QScrollArea):
+    """As wide as its contents need: there is no way to scroll sideways."""
+
+    def minimumSizeHint(self) -> QSize:
+        hint = super().minimumSizeHint()
+        if self.widget() is None:
+            return hint
+        needed = self.widget().minimumSizeHint().width() + self.verticalScrollBar().sizeHint().width()
+        return QSize(min(max(hint.width(), needed), WIDEST), hint.height())
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self.widget() and event.type() == QEvent.Type.LayoutRequest:
+            self.updateGeometry()
+        return super().eventFilter(watched, event)
 
 
 def _padded(panel: QWidget) -> QWidget:

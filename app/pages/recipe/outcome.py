@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
+from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
 from app.jobs.plan import PlanReply
 from app.theme import SPACE_1, SPACE_2
 from app.widgets.basics import Card, IconLabel, label
 from app.widgets.inline_error import InlineError
+from app.widgets.text import breakable
 from app.widgets.tiles import Tiles
 from core import units
 
@@ -88,5 +90,10 @@ class WarningLine(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_2)
         layout.addWidget(IconLabel("triangle-alert", "warning"), 0, Qt.AlignmentFlag.AlignTop)
-        layout.addWidget(label(f"Warning: {text}", wrap=True, selectable=True), 1)
+        words = label(breakable(f"Warning: {text}"), wrap=True)
+        copy = QAction("Copy", words)
+        copy.triggered.connect(lambda: QGuiApplication.clipboard().setText(text))
+        words.addAction(copy)
+        words.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
+        layout.addWidget(words, 1)
         self.setAccessibleName(f"Warning: {text}")

@@ -90,7 +90,7 @@ class RecipePage(Page):
         self.convert = PrimaryButton(
             "Convert", self._convert, icon="play", hint="Start the conversion in the background (Ctrl+Enter)"
         )
-        self.reason = label("", "muted")  # why the primary button is off, readable without a pointer
+        self.reason = label("", "muted", wrap=True)  # why the primary button is off, readable without a pointer
         self.model_name = ElidedLabel(role="muted")
         self.presets = PresetCards()
         self.advanced = self.piece("advanced")
@@ -122,7 +122,7 @@ class RecipePage(Page):
         words.addWidget(label("Choose a format", "title"))
         words.addWidget(self.model_name)
         head.addLayout(words, 1)
-        head.addWidget(self.reason)
+        head.addWidget(self.reason, 1)
         head.addWidget(self.more)
         head.addWidget(self.convert)
         self._simple = QWidget()

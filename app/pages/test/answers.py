@@ -13,10 +13,12 @@ from app.models.answers import Comparison, common_start
 from app.theme import SPACE_2, SPACE_4, current, themes
 from app.widgets.basics import label
 from app.widgets.inline_error import InlineError
+from app.widgets.text import explain
 from app.widgets.tiles import Tiles
 from core import units
 from core.errors import UserError
 
+LEAST_HEIGHT = 44  # px: two lines, which is what the smallest window has beside the advanced settings
 FIGURES = ("First token", "Per token", "Generation", "Of the bound", "Peak memory")
 
 
@@ -30,6 +32,7 @@ class AnswerView(QTextEdit):
         self._marks: frozenset[int] = frozenset()
         self._first = -1
         self.setReadOnly(True)
+        self.setMinimumHeight(LEAST_HEIGHT)
         self.setTabChangesFocus(True)
         self.setAccessibleName(f"Answer of the {SIDES[side].lower()} file")
         self.setPlaceholderText(f"The {SIDES[side].lower()} file's answer appears here.")
@@ -101,6 +104,7 @@ class AnswersPanel(QWidget):
         self.errors = (InlineError(), InlineError())
         self.sentence = label("", wrap=True, selectable=True)
         self.sentence.setAccessibleName("Comparison of the answers")
+        self.sentence.setToolTip(f"Near-tie: {explain('near-tie')}")
         self.slower = label("", "warning", wrap=True, selectable=True)
         self.slower.hide()
         row = QHBoxLayout()

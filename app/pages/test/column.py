@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
 from app.jobs.testing_bench import Bench, Slot, SlotState
@@ -14,6 +15,7 @@ from core import units
 from core.errors import UserError
 
 PROGRESS_STEPS = 1000
+WORDS_WIDTH = 400  # px from which every button has its word
 LOOKS = {  # state → (verdict, word)
     SlotState.EMPTY: ("unknown", "no file"),
     SlotState.CHOSEN: ("unknown", "not loaded"),
@@ -69,6 +71,12 @@ class FileColumn(QFrame):
         layout.setSpacing(SPACE_1)
         layout.addLayout(first)
         layout.addLayout(second)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        text = "Choose…" if self.width() >= WORDS_WIDTH else ""  # the file's name needs the room more
+        if self.choose.text() != text:
+            self.choose.setText(text)
 
     def refresh(self, bench: Bench) -> None:
         """Show the slot as it is now."""

@@ -12,7 +12,7 @@ from app.widgets.calm import CalmCombo
 from app.widgets.text import explain, term
 
 DEFAULT_PROMPT = "The capital of France is"
-PROMPT_HEIGHT = 56  # px: two lines
+PROMPT_HEIGHT, LOW_HEIGHT = 56, 34  # px: two lines, and one
 LONGEST_ANSWER = 4096
 CONTRACTS = (("fast: int8", False), ("exact: fp32", True))
 
@@ -39,6 +39,10 @@ class PromptRow(QWidget):
         layout.addWidget(self.prompt, 1)
         layout.addWidget(self.chat)
         layout.addWidget(self.tokens)
+
+    def set_low(self, on: bool) -> None:
+        """One line instead of two, where the height is needed for something else."""
+        self.prompt.setFixedHeight(LOW_HEIGHT if on else PROMPT_HEIGHT)
 
 
 class AdvancedCard(Card):
@@ -86,6 +90,7 @@ class AdvancedCard(Card):
             grid.addWidget(control, 2 * row + 1, column)
         for column in range(5):
             grid.setColumnStretch(column, 1)
+        self.layout().setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         self.add(grid)
 
     def sampling(self) -> Sampling:

@@ -31,6 +31,13 @@ from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 
 TABS = ("Text", "Numbers", "Kernels", "Sweep", "History")
+TAB_HINTS = (
+    "Both files' answers to one prompt, beside each other",
+    "Times, memory and traffic of both answers",
+    "Which code has run each operation, and why",
+    "How times change when 1 to 128 texts are answered at once",
+    "Earlier measurements on this computer, and two of them beside each other",
+)
 SHAPES_KEY = "test-shapes"
 KERNEL_WIDTHS = (
     "",
@@ -152,6 +159,8 @@ class TestPage(Page):
         parts = (self._text_tab(), self._numbers_tab(), self._kernels_tab(), self.sweep, self.history)
         for title, part in zip(TABS, parts, strict=True):
             self.tabs.addTab(part, title)
+        for number, hint in enumerate(TAB_HINTS):
+            self.tabs.setTabToolTip(number, hint)
         loaded = self._loaded = QWidget()
         layout = QVBoxLayout(loaded)
         layout.setContentsMargins(PAGE_MARGIN, SPACE_3, PAGE_MARGIN, SPACE_3)
@@ -236,6 +245,7 @@ class TestPage(Page):
 
     def _toggle_advanced(self) -> None:
         self.advanced.setVisible(self.more.isChecked())
+        self.prompt.set_low(self.more.isChecked())
 
     # ---- the bench speaks ------------------------------------------------------------------------------------------
 
