@@ -123,8 +123,9 @@ def warm_up(model: Model, cancel: CancelToken | None = None) -> None:
     size = min(WARM_UP, model.capacity)
     positions, last = np.arange(size, dtype=np.int32), np.array([size - 1], np.int32)
     zeros = np.zeros(size, np.int32)
-    step(model, zeros, zeros, positions, last, cancel)
-    step(model, zeros[:1], zeros[:1], last, zeros[:1], cancel)
+    with Watch((model,), cancel):
+        step(model, zeros, zeros, positions, last, cancel)
+        step(model, zeros[:1], zeros[:1], last, zeros[:1], cancel)
 
 
 def prompt_ids(model: Model, request: GenerateRequest) -> list[int]:

@@ -25,6 +25,7 @@ from kernels import matrix, ops
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.matrix import Matrix
 
+_SCALE_TYPES = ("F16", "BF16", "F32", "F64")
 KEPT, KEPT_BYTES = "F16", 2  # what a weight is decoded to when the engine has no layout for its format
 
 
@@ -221,11 +222,11 @@ class _Packed:
         )
         rows, columns = given if len(given) == 2 else (0, 0)
         words = codes.columns
-        if scales.dtype not in ("F16", "BF16", "F32", "F64"):
+        if scales.dtype not in _SCALE_TYPES:
             raise UserError(f"'{scales.name}' holds {scales.dtype}, which are no scales.", "Download the model again.")
         fitting = [bits for bits in range(1, 9) if columns and -(-columns * bits // 32) == words]
         groups = scales.columns
-        if not fitting or rows != codes.rows or scales.rows != rows or columns % groups:
+        if not fitting or rows != codes.rows or scales.rows != rows or not groups or columns % groups:
             raise UserError(
                 f"'{codes.name}', its scales and '{size.name}' contradict each other.", "Download the model again."
             )
@@ -285,15 +286,20 @@ class _Packed:
 def scaled_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
     """8-bit floats and integers with a scale a tensor, a row, or (floats) a tile of 128 × 128."""
     found = []
+    any_scale = any(name.endswith((".weight_scale", ".weight_scale_inv")) for name in tensors)
     for tensor in tensors.values():
         if tensor.dtype not in ("F8_E4M3", "F8_E5M2", "I8") or not tensor.name.endswith(".weight"):
             continue
         scale = tensors.get(tensor.name + "_scale") or tensors.get(tensor.name + "_scale_inv")
         if scale is None and tensor.dtype == "I8":
             continue
+        if scale is None and any_scale:
+            raise UserError(f"'{tensor.name}' has no scale, though others have.", "Download the model again.")
+        if scale is not None and scale.dtype not in _SCALE_TYPES:
+            raise UserError(f"'{scale.name}' holds {scale.dtype}, which are no scales.", "Download the model again.")
         scaled = _Scaled(checkpoint, tensor, scale)
         sources = (tensor,) if scale is None else (tensor, scale)
-        found.append(Stored(tensor.name, tensor.shape, tensor.dtype, sources, scaled.load, scaled.values))
+        found.append(Stored(tensor.name, tensor.shape or (1,), tensor.dtype, sources, scaled.load, scaled.values))
     return found
 
 

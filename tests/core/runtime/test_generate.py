@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from fake_model import END, START, FakeModel
 
-from core.errors import UserError
+from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 from core.runtime.generate import (
     Finish,
@@ -21,6 +21,7 @@ from core.runtime.generate import (
     check_capacity,
     generate,
     generate_batch,
+    warm_up,
 )
 from core.runtime.sampling import Sampling
 from core.runtime.stops import StopFinder
@@ -287,3 +288,13 @@ def test_opening_the_tokenizer_is_not_part_of_the_first_token() -> None:
     _, result = run(model, prompt="x")
     assert opened
     assert result.ttft_ms < 200
+
+
+def test_cancel_inside_the_warm_up_takes_under_200_ms() -> None:
+    model, token = FakeModel(b"xab"), CancelToken()
+    model.engine.pause = 3.0
+    threading.Timer(0.1, token.cancel).start()
+    began = time.monotonic()
+    with pytest.raises(Cancelled):
+        warm_up(model, token)
+    assert time.monotonic() - began < 0.3

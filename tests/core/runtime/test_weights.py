@@ -358,6 +358,7 @@ def test_packed_parts_that_do_not_fit(tmp_path: Path) -> None:
         (base + "_scale", tensors[base + "_scale"][:, :3].contiguous(), f"'{base}_packed'"),
         (base + "_shape", torch.tensor([512, 250]), f"'{base}_packed'"),
         (base + "_g_idx", torch.zeros(256, dtype=torch.int32), f"'{base}_g_idx'"),
+        (base + "_scale", tensors[base + "_scale"][:, :0].contiguous(), f"'{base}_packed'"),
         (base + "_shape", torch.tensor([2, 0], dtype=torch.int8), f"'{base}_shape' is no shape"),
         (base + "_scale", tensors[base + "_scale"].to(torch.int32), f"'{base}_scale' holds I32"),
         (base + "_scale", tensors[base + "_scale"][:, :2].contiguous(), f"'{base}_packed' holds int4 g128, but"),
@@ -494,3 +495,26 @@ def test_a_file_that_has_changed_is_not_read(tmp_path: Path) -> None:
             file.truncate(200_000)
         with pytest.raises(UserError, match=r"model\.safetensors"):
             list(read_weights(plan, CancelToken()))
+
+
+def test_8_bit_floats_whose_scale_is_missing_or_none(tmp_path: Path) -> None:
+    base = "model.layers.0.mlp.up_proj.weight"
+
+    def scaled(tensors: dict[str, torch.Tensor]) -> None:
+        for name in [n for n in tensors if "_proj" in n]:
+            tensors[name + "_scale"] = torch.ones(len(tensors[name]), 1)
+            tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+
+    file = write_llama(tmp_path / "model", layers=1, change=scaled) / "model.safetensors"
+    plan_of(tmp_path / "model")
+    tensors = load_file(file)
+    for change, words in (
+        ({base + "_scale": None}, f"'{base}' has no scale"),
+        ({base + "_scale": tensors[base + "_scale"].to(torch.int8)}, f"'{base}_scale' holds I8"),
+        ({base: tensors[base].reshape(-1)[0].clone()}, f"'{base}' is 1, where"),
+    ):
+        changed = {k: v for k, v in (tensors | change).items() if v is not None}
+        save_file(changed, file, metadata={"format": "pt"})
+        with pytest.raises(UserError) as error:
+            plan_of(tmp_path / "model")
+        assert words in error.value.message
