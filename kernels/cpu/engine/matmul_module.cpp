@@ -38,8 +38,7 @@ std::atomic<int> packing{0};  // pieces that are being packed now
 
 class PackedMatrix {
 public:
-    PackedMatrix(const Packed& layout, std::string name)
-        : packed_(layout), name_(std::move(name)), memory_(nbytes()) {
+    PackedMatrix(const Packed& layout, std::string name) : packed_(layout), name_(std::move(name)), memory_(nbytes()) {
         packed_.data = memory_.data();
     }
 

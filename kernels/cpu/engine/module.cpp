@@ -202,7 +202,8 @@ void exp_values(const std::string& isa, Floats x, nb::ndarray<float, nb::ndim<1>
 }  // namespace
 
 NB_MODULE(_engine, m) {
-    // Models that are alive when the interpreter ends are no leak: it does not free what modules and threads still hold.
+    // Models that are alive when the interpreter ends are no leak: it does not free what modules and threads still
+    // hold.
     nb::set_leak_warnings(false);
     bind_matmul(m);
     nb::class_<Builder>(m, "Program")
