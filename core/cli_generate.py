@@ -347,7 +347,7 @@ def _print_speed(result: SpeedResult, comparison: Comparison | None) -> None:
 
 
 def _print_sweep(sweep: Sweep) -> None:
-    from core.units import format_duration
+    from core.units import format_bytes, format_duration
 
     print(f"  {sweep.title}: {sweep.names[0]} against {sweep.names[1]}")
     times = [{p.batch: p.seconds for p in sweep.side(side)} for side in (0, 1)]
@@ -357,7 +357,7 @@ def _print_sweep(sweep: Sweep) -> None:
     where = "nowhere up to the largest batch" if sweep.crossover is None else f"from batch {sweep.crossover} on"
     print(f"    Compression stops helping {where}.")
     for way, moved in sweep.traffic:
-        print(f"    {way}: {moved / 1e6:.2f} MB moved")
+        print(f"    {way}: {format_bytes(round(moved))} moved")
     if sweep.note:
         print(f"    {sweep.note}")
 

@@ -37,30 +37,30 @@ _Q4_K_OWN = LineFits((0.0, -0.9, -0.56, -0.22, 0.12, 0.46, 0.8, 1.14, 1.48, 1.82
 _Q5_K_OWN = LineFits((0.0, -0.9, -0.42, 0.07, 0.55, 1.03, 1.52, 2.0), 2, GAIN / 8)
 # Without importance, and with it.
 Q2_K_SEARCHES = (
-    AffineSearch(3, 15, _Q2_K_OWN, GgmlFits(-0.5, 0.1, 16), 16, 1, 0.9999, True),
-    AffineSearch(3, 15, _Q2_K_OWN, _FINE, 16, 2, 0.9999, True),
+    AffineSearch(3, 15, _Q2_K_OWN, GgmlFits(-0.5, 0.1, 16), 16, 1, 0.999, True),
+    AffineSearch(3, 15, _Q2_K_OWN, _FINE, 16, 2, 0.999, True),
 )
 Q4_K_SEARCHES = (
-    AffineSearch(15, 63, _Q4_K_OWN, GgmlFits(-1.0, 0.1, 21), 16, 2, 0.4999, True),
-    AffineSearch(15, 63, _Q4_K_OWN, _FINE, 16, 2, 0.4999, True),
+    AffineSearch(15, 63, _Q4_K_OWN, GgmlFits(-1.0, 0.1, 21), 16, 2, 0.499, True),
+    AffineSearch(15, 63, _Q4_K_OWN, _FINE, 16, 2, 0.499, True),
 )
 Q5_K_SEARCHES = (
-    AffineSearch(31, 63, _Q5_K_OWN, GgmlFits(-0.5, 0.1, 16), 16, 2, 0.2999, True),
-    AffineSearch(31, 63, _Q5_K_OWN, _FINE, 16, 2, 0.2999, True),
+    AffineSearch(31, 63, _Q5_K_OWN, GgmlFits(-0.5, 0.1, 16), 16, 2, 0.299, True),
+    AffineSearch(31, 63, _Q5_K_OWN, _FINE, 16, 2, 0.299, True),
 )
 # ggml's choice without importance takes longer to find than all of ours, and fitting d to all codes does as well.
 Q3_K_SEARCHES = (
-    SymmetricSearch((-4.0, -4.8, -4.33, -3.67, 3.5, 3.1, 2.7), 0, -32.0, 31.0, 16, 1, 0.7999, True),
+    SymmetricSearch((-4.0, -4.8, -4.33, -3.67, 3.5, 3.1, 2.7), 0, -32.0, 31.0, 16, 1, 0.799, True),
     SymmetricSearch(
         (-5.2, -5.0, -3.0, -2.8, 3.8, 3.6, 3.4, 3.2, 3.0, 2.8, 2.6, 2.4),
-        *(1, -32.0, 31.0, 16, 1, 0.7999, True, GAIN, GgmlScales(-4.0, -3.1, -0.1, 19, True, True)),
+        *(1, -32.0, 31.0, 16, 1, 0.799, True, GAIN, GgmlScales(-4.0, -3.1, -0.1, 19, True, True)),
     ),
 )
 _Q6_K_REACHES = (-30.4, -29.3, -28.1, -26.9, 31.0, 30.1, 29.2, 28.3, 27.3, 26.3, -25.6)
 _Q6_K_GGML = GgmlScales(-32.0, -31.1, -0.1, 19, False, False)
 Q6_K_SEARCHES = (
-    SymmetricSearch(_Q6_K_REACHES, 0, -128.0, 127.0, 16, 0, 0.1499, True, 4 * GAIN, _Q6_K_GGML),
-    SymmetricSearch(_Q6_K_REACHES[:-2], 0, -128.0, 127.0, 16, 1, 0.1499, True, 4 * GAIN, _Q6_K_GGML),
+    SymmetricSearch(_Q6_K_REACHES, 0, -128.0, 127.0, 16, 0, 0.149, True, 4 * GAIN, _Q6_K_GGML),
+    SymmetricSearch(_Q6_K_REACHES[:-2], 0, -128.0, 127.0, 16, 1, 0.149, True, 4 * GAIN, _Q6_K_GGML),
 )
 
 

@@ -42,8 +42,8 @@ constexpr float kIq4NlReaches[] = {-127.0f, -134.0f, -133.0f, -132.0f, -131.0f, 
                                    -150.0f, -143.0f, -138.0f, -116.0f, -111.0f, -106.0f, -100.0f, -94.0f,  -88.0f,
                                    -80.0f,  160.0f,  148.0f,  138.0f,  131.0f,  124.5f,  119.0f,  113.0f,  108.0f,
                                    102.0f,  96.0f,   90.0f,   82.0f,   74.0f};
-constexpr ScaleSearch kIq4NlSearch = {kIq4NlReaches, count_of(kIq4NlReaches), 1, 0.3499f};
-constexpr ScaleSearch kIq4NlPlain = {kIq4NlReaches, 1, 0, 0.3499f};
+constexpr ScaleSearch kIq4NlSearch = {kIq4NlReaches, count_of(kIq4NlReaches), 1, 0.349f};
+constexpr ScaleSearch kIq4NlPlain = {kIq4NlReaches, 1, 0, 0.349f};
 
 // Tries every scale that ggml fits, with its weights. It keeps the one that explains most, which is a matter of
 // rounding where a single column counts.
@@ -88,9 +88,9 @@ template <bool kWeighted>
 inline void encode_iq4_xs_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1,       -32.0f, 31.0f, 16, 1, 0.4999f,
+    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1,       -32.0f, 31.0f, 16, 1, 0.499f,
                               true,        4.0f * kGain,          kGgmlIq4};
-    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.4999f, false, kGain, {}};
+    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.499f, false, kGain, {}};
     const SymmetricScales<8> scales = search_symmetric<Iq4Codes, 8, true>(block, search);
     I code[256];
     symmetric_codes<Iq4Codes, 8>(block, scales, code);

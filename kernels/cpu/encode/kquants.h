@@ -45,8 +45,8 @@ inline void encode_q2_k_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
     AffineSearch search = {
-        {kMargins, 5, 1, kGain}, kWeighted ? kFine : GgmlFits{-0.5f, 0.1f, 16}, 16, kWeighted ? 2 : 1, 0.9999f, true};
-    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.9999f, false};
+        {kMargins, 5, 1, kGain}, kWeighted ? kFine : GgmlFits{-0.5f, 0.1f, 16}, 16, kWeighted ? 2 : 1, 0.999f, true};
+    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.999f, false};
     const AffineScales<16> scales = search_affine<3, 15, 16>(block, search);
     I code[256], byte[16], words[4];
     affine_codes<3, 16>(block, scales, code);
@@ -68,12 +68,12 @@ inline void encode_q3_k_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
     // Without importance ggml's choice takes longer to find than all of ours, and fitting d to all codes does as well.
-    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 1, 0.7999f, true, kGain, {}};
+    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 1, 0.799f, true, kGain, {}};
     if (kWeighted) {
         const GgmlScales ggml = {-4.0f, -3.1f, -0.1f, 19, true};
-        search = {kWeightedReaches, count_of(kWeightedReaches), 1, -32.0f, 31.0f, 16, 1, 0.7999f, true, kGain, ggml};
+        search = {kWeightedReaches, count_of(kWeightedReaches), 1, -32.0f, 31.0f, 16, 1, 0.799f, true, kGain, ggml};
     }
-    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.7999f, false, kGain, {}};
+    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.799f, false, kGain, {}};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<4>, 16, true>(block, search);
     I code[256], high[256], sub[16], words[3];
     symmetric_codes<IntegerCodes<4>, 16>(block, scales, code);
@@ -122,8 +122,8 @@ inline void encode_q4_k_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
     AffineSearch search = {
-        {kMargins, 12, 2, 0.125f * kGain}, kWeighted ? kFine : GgmlFits{-1.0f, 0.1f, 21}, 16, 2, 0.4999f, true};
-    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.4999f, false};
+        {kMargins, 12, 2, 0.125f * kGain}, kWeighted ? kFine : GgmlFits{-1.0f, 0.1f, 21}, 16, 2, 0.499f, true};
+    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.499f, false};
     const AffineScales<8> scales = search_affine<15, 63, 8>(block, search);
     I code[256];
     affine_codes<15, 8>(block, scales, code);
@@ -138,8 +138,8 @@ inline void encode_q5_k_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
     AffineSearch search = {
-        {kMargins, 8, 2, 0.125f * kGain}, kWeighted ? kFine : GgmlFits{-0.5f, 0.1f, 16}, 16, 2, 0.2999f, true};
-    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.2999f, false};
+        {kMargins, 8, 2, 0.125f * kGain}, kWeighted ? kFine : GgmlFits{-0.5f, 0.1f, 16}, 16, 2, 0.299f, true};
+    if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.299f, false};
     const AffineScales<8> scales = search_affine<31, 63, 8>(block, search);
     I code[256], high[256];
     affine_codes<31, 8>(block, scales, code);
@@ -165,11 +165,11 @@ inline void encode_q6_k_lanes(const Batch& batch) {
                               127.0f,
                               16,
                               kWeighted ? 1 : 0,
-                              0.1499f,
+                              0.149f,
                               true,
                               4.0f * kGain,
                               ggml};
-    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.1499f, false, kGain, {}};
+    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.149f, false, kGain, {}};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<32>, 16, false>(block, search);
     I code[256], high[256], words[32];
     symmetric_codes<IntegerCodes<32>, 16>(block, scales, code);
