@@ -43,11 +43,8 @@ class CoreModel:
         self.nbytes = loaded.weight_bytes + loaded.program.cache.nbytes
 
     def close(self) -> None:
-        from core.runtime.release import release_memory
-
         self.loaded.unload()
         self.loaded.checkpoint.close()
-        release_memory()
 
 
 class CoreBackend:
@@ -285,7 +282,6 @@ def _layer_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint,
 
 def _decode_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint, None, Sweep]:
     from core.hardware.cpu import memory
-    from core.runtime.release import release_memory
     from core.runtime.sweep import decode_sweep
 
     first, second = order.paths
@@ -305,7 +301,6 @@ def _decode_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint
         for checkpoint, loaded in opened:
             loaded.unload()
             checkpoint.close()
-        release_memory()
     return sweep
 
 

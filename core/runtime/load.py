@@ -5,8 +5,6 @@ Folders of other architectures than our own run through transformers (`core.runt
 
 from __future__ import annotations
 
-import ctypes
-import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
@@ -23,6 +21,7 @@ from core.models.gguf_config import read_gguf_config
 from core.models.shape import ModelShape
 from core.progress import CancelToken
 from core.runtime.decoder import FAMILIES, check_decoder, decoder_program
+from core.runtime.release import release_memory
 from core.runtime.storage import Conversion
 from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
 from core.threads import worker_count
@@ -75,20 +74,12 @@ class LoadedModel:
         """End the engine's threads and forget the weights. Twice is as good as once."""
         while self._loaded:
             self._loaded.pop()[1].close()
-        _trim_heap()
+        release_memory()
 
     def _here(self) -> tuple[Program, Engine | TransformersEngine]:
         if not self._loaded:
             raise RuntimeError("the model has been unloaded")
         return self._loaded[0]
-
-
-def _trim_heap() -> None:
-    """Hand freed memory back to the system: glibc keeps what other threads had allocated, hundreds of MB here."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none, and keeps nothing
-        if trim is not None:
-            trim(0)
 
 
 def decoder_config(checkpoint: Checkpoint) -> DecoderConfig:

@@ -7,7 +7,7 @@ import sys
 
 
 def release_memory() -> None:
-    """After a model was let go of: glibc keeps freed blocks of up to 32 MB for later, which no other program can use.
+    """After a model was let go of: glibc keeps freed blocks of up to 32 MB, and what other threads had allocated.
 
     Does nothing where the C library has no such call; there, freed blocks of this size go back by themselves.
     """

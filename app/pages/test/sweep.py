@@ -134,7 +134,8 @@ class SweepPanel(QWidget):
         self._show_context()
 
     def _show_context(self) -> None:
-        decode = self._chosen() is not None and self._chosen().decode  # type: ignore[union-attr]
+        shape = self._chosen()
+        decode = shape is not None and shape.decode
         for widget in (self.context_word, self.context):
             set_available(widget, "" if decode else "Only a whole decode step has a context. Choose it at the left.")
 
