@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from PySide6.QtGui import QFont, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QTextEdit, QVBoxLayout, QWidget
@@ -45,16 +46,14 @@ class AnswerView(QTextEdit):
 
     def append_pieces(self, pieces: Sequence[Piece], marked_from: int | None) -> None:
         """Add tokens at the end; those numbered `marked_from` and above are marked."""
-        cursor = QTextCursor(self.document())
-        cursor.movePosition(QTextCursor.MoveOperation.End)
         bar = self.verticalScrollBar()
         at_end = bar.value() >= bar.maximum() - 4
-        for piece in pieces:
-            number = len(self._pieces)
-            self._pieces.append(piece)
-            if marked_from is not None and number >= marked_from:
-                self._marks, self._first = self._marks | {number}, marked_from
-            cursor.insertText(piece.text, self._format(number in self._marks, number == self._first))
+        number = len(self._pieces)
+        self._pieces += pieces
+        if marked_from is not None and marked_from < len(self._pieces):
+            self._marks |= frozenset(range(max(number, marked_from), len(self._pieces)))
+            self._first = marked_from
+        self._insert(number)
         if at_end:
             bar.setValue(bar.maximum())
 
@@ -71,12 +70,18 @@ class AnswerView(QTextEdit):
     def _redraw(self, *_theme: object) -> None:
         place = self.verticalScrollBar().value()
         self.clear()
-        cursor = QTextCursor(self.document())
-        cursor.beginEditBlock()
-        for number, piece in enumerate(self._pieces):
-            cursor.insertText(piece.text, self._format(number in self._marks, number == self._first))
-        cursor.endEditBlock()
+        self._insert(0)
         self.verticalScrollBar().setValue(place)
+
+    def _insert(self, start: int) -> None:
+        """Write the tokens from number `start` on at the end, tokens of one look at once: each edit lays out anew."""
+        cursor = QTextCursor(self.document())
+        cursor.movePosition(QTextCursor.MoveOperation.End)
+        cursor.beginEditBlock()
+        numbers = range(start, len(self._pieces))
+        for look, run in groupby(numbers, lambda number: (number in self._marks, number == self._first)):
+            cursor.insertText("".join(self._pieces[number].text for number in run), self._format(*look))
+        cursor.endEditBlock()
 
     @staticmethod
     def _format(marked: bool, first: bool) -> QTextCharFormat:
