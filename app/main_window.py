@@ -88,6 +88,11 @@ class MainWindow(QMainWindow):
         self.show_page("model")
         open_in_background(self.services, Path(path))
 
+    def inspect_tensor(self, name: str) -> None:
+        """Show a tensor of the open model on the Inspect page."""
+        self.show_page("inspect")
+        self.page("inspect").look_at(name)
+
     def _build(self) -> None:
         self.navigation = Navigation()
         self._stack = QStackedWidget()
@@ -151,6 +156,7 @@ class MainWindow(QMainWindow):
         self.navigation.chosen.connect(self.show_page)
         shell.show_page.connect(self.show_page)
         shell.open_path.connect(self.open_path)
+        shell.inspect_tensor.connect(self.inspect_tensor)
         shell.choose_file.connect(self._choose_file)
         shell.choose_folder.connect(self._choose_folder)
         shell.problem.connect(self.banner.show_error)

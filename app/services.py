@@ -16,6 +16,7 @@ class Shell(QObject):
     """How a page asks the window for something without knowing it or another page.
 
     show_page(name): 'model', 'recipe', 'convert', 'inspect' or 'test'. open_path(path): read a model.
+    inspect_tensor(name): show a tensor of the open model on the Inspect page.
     choose_folder(), choose_file(): the file choosers. problem(error): tell a UserError above the page.
     notice(sentence, next_step): tell something that stops nothing above the page.
     queue_changed(count): how many conversions wait or run, for the navigation.
@@ -23,6 +24,7 @@ class Shell(QObject):
 
     show_page = Signal(str)
     open_path = Signal(object)
+    inspect_tensor = Signal(str)
     choose_folder = Signal()
     choose_file = Signal()
     problem = Signal(object)

@@ -53,6 +53,9 @@ class Page(QWidget):
     def shown(self) -> None:
         """Called each time the page comes to the front."""
 
+    def look_at(self, name: str) -> None:
+        """Another page asks to show this tensor of the open model."""
+
     def take_drop(self, path: Path, place: QPoint) -> bool:
         """A file dropped on this page at `place`. False: the window opens it as a model."""
         return False

@@ -304,17 +304,6 @@ def test_escape_closes_menus(window: MainWindow, qtbot) -> None:  # type: ignore
         assert not menu.isVisible()
 
 
-@pytest.mark.parametrize("key", ["inspect"])
-def test_pages_to_come_say_what_they_will_do(window: MainWindow, key: str) -> None:
-    from app.widgets.basics import EmptyState
-
-    state = window.page(key).findChild(EmptyState)
-    assert state is not None
-    assert "not part of this version" in state.accessibleName()
-    assert "will" in state.accessibleDescription()
-    assert state.accessibleDescription().count(".") <= 2
-
-
 def test_terms_shown_are_explained_in_at_most_25_words(loaded: MainWindow) -> None:
     from app.widgets.text import explain
 
