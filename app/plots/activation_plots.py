@@ -1,0 +1,337 @@
+"""Activations: the map of channels over depth, what each layer's input reaches, and one layer's channels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PySide6.QtCore import QPointF, QRectF, Signal
+from PySide6.QtGui import QPen
+from PySide6.QtWidgets import QWidget
+
+from app.plots.panel import PlotPanel
+from app.plots.series import DASHES, LegendItem
+from app.plots.ticks import powers_of_ten, set_plain_ticks
+from app.theme import CAPTION, Theme, ui_font
+from core.units import format_count, format_percent
+
+if TYPE_CHECKING:
+    import pyqtgraph
+
+MAP_COLUMNS = 512  # cells across at most; a cell has the largest of its channels, so that an outlier never disappears
+MARKED = 3  # channels that are named in the picture of one layer
+DECADES = 4  # below the largest value that the map's colours reach
+
+
+def pooled_columns(values: np.ndarray, columns: int = MAP_COLUMNS) -> tuple[np.ndarray, np.ndarray]:
+    """float [rows, channels] → (the largest of each cell, float [rows, cells]; first channel of each cell, int)."""
+    channels = values.shape[1]
+    cells = min(channels, columns)
+    starts = np.arange(cells) * channels // cells
+    return np.maximum.reduceat(values, starts, axis=1), starts
+
+
+class DepthMap(PlotPanel):
+    """Largest |activation| of every channel over the layers. `chosen(layer row, channel)` follows a click."""
+
+    x_title = "Input channel"
+    y_title = "Layer"
+
+    chosen = Signal(int, int)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        self._values = np.zeros((0, 0), np.float32)
+        self._layers: tuple[int, ...] = ()
+        super().__init__("Channels across depth", "No data yet: run a few hundred tokens to see it.", parent)
+
+    def clear(self, text: str = "") -> None:
+        self._values = np.zeros((0, 0), np.float32)
+        super().clear(text)
+
+    def show_values(self, title: str, values: np.ndarray, layers: Sequence[int]) -> None:
+        """values: max |x|, float [len(layers), channels]."""
+        self._values, self._layers = np.asarray(values, np.float32), tuple(layers)
+        lost = int(np.count_nonzero(~np.isfinite(self._values)))
+        self.redraw(title, (), f"{format_count(lost)} channels hold NaN or Inf." if lost else "")
+
+    def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
+        import pyqtgraph
+
+        shown, _ = pooled_columns(np.nan_to_num(self._values, posinf=0.0))
+        top = max(float(shown.max(initial=0.0)), 1e-30)
+        floor = top * 10.0**-DECADES
+        image = pyqtgraph.ImageItem(np.log10(np.maximum(shown, floor)).T)
+        image.setColorMap(pyqtgraph.colormap.get("viridis"))
+        image.setLevels((math.log10(floor), math.log10(top)))
+        rows, channels = self._values.shape
+        image.setRect(QRectF(-0.5, -0.5, channels, rows))
+        plot.addItem(image)
+        plot.getPlotItem().getViewBox().invertY(True)
+        _show_layers(plot.getAxis("left"), self._layers)
+        plot.getAxis("bottom").enableAutoSIPrefix(False)
+        plot.setLimits(xMin=-0.5, xMax=channels - 0.5, yMin=-0.5, yMax=rows - 0.5)
+        plot.setXRange(-0.5, channels - 0.5, padding=0)
+        plot.setYRange(-0.5, rows - 0.5, padding=0)
+        self._show_bar(plot, theme, floor, top)
+
+    def _show_bar(self, plot: pyqtgraph.PlotWidget, theme: Theme, floor: float, top: float) -> None:
+        """The colours' scale at the right, with its ends and whole powers of ten."""
+        import pyqtgraph
+
+        old = getattr(self, "_bar", None)
+        if old is not None:
+            plot.getPlotItem().layout.removeItem(old)
+            old.setParentItem(None)
+        bar = pyqtgraph.ColorBarItem(
+            values=(math.log10(floor), math.log10(top)), colorMap="viridis", interactive=False, width=12, limits=None
+        )
+        bar.axis.setTickFont(ui_font(CAPTION))
+        bar.axis.setTextPen(theme.color("muted"))
+        bar.axis.setPen(QPen(theme.color("hairline"), 1))
+        first, last = math.ceil(math.log10(floor)), math.floor(math.log10(top))
+        bar.axis.setTicks([[(p, _power(p)) for p in range(first, last + 1)]])
+        bar.setLabel("right", "max |x| (log)", **{"color": theme.muted, "font-size": f"{CAPTION}px"})
+        plot.getPlotItem().layout.addItem(bar, 2, 5)
+        self._bar = bar
+
+    def cell_at(self, x: float, y: float) -> tuple[int, int] | None:
+        """(row, channel) at a place of the plot; None outside of the map."""
+        row, channel = round(y), round(x)
+        rows, channels = self._values.shape
+        return (row, channel) if 0 <= row < rows and 0 <= channel < channels else None
+
+    def read_at(self, x: float, y: float) -> str:
+        place = self.cell_at(x, y)
+        if place is None:
+            return self.read_hint()
+        row, channel = place
+        value = float(self._values[row, channel])
+        return f"Layer {self._layers[row]}, channel {format_count(channel)}: max |x| {value:.4g}"
+
+    def _on_pointer(self, place: QPointF) -> None:
+        super()._on_pointer(place)
+        view = None if self._plot is None or not self.has_data else self._plot.getPlotItem().vb
+        if view is not None and view.sceneBoundingRect().contains(place):
+            point = view.mapSceneToView(place)
+            self.readout.setText(self.read_at(point.x(), point.y()))
+
+    def _ensure_plot(self) -> pyqtgraph.PlotWidget:
+        new = self._plot is None
+        plot = super()._ensure_plot()
+        if new:
+            plot.scene().sigMouseClicked.connect(self._on_click)
+        return plot
+
+    def _on_click(self, event: Any) -> None:
+        if self._plot is None or not self.has_data:
+            return
+        point = self._plot.getPlotItem().vb.mapSceneToView(event.scenePos())
+        place = self.cell_at(point.x(), point.y())
+        if place is not None:
+            self.chosen.emit(*place)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        channels = self._values.shape[1]
+        rows = [(layer, *map(float, values)) for layer, values in zip(self._layers, self._values, strict=True)]
+        return ("layer", *(f"channel {n}" for n in range(channels))), rows
+
+    def describe(self) -> str:
+        if not self._values.size:
+            return ""
+        row, channel = np.unravel_index(int(np.nanargmax(self._values)), self._values.shape)
+        return (
+            f"{len(self._layers)} layers of {format_count(self._values.shape[1])} channels. Largest: "
+            f"{float(self._values[row, channel]):.4g} in layer {self._layers[row]}, channel {format_count(channel)}."
+        )
+
+
+class DepthProfile(PlotPanel):
+    """Max and RMS of each layer's input, and a line at a threshold that can be dragged: `threshold_moved(value)`."""
+
+    x_title = "Layer"
+    y_title = "|activation| (log)"
+
+    threshold_moved = Signal(float)
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        self._layers: tuple[int, ...] = ()
+        self._maxima = self._rms = np.zeros(0)
+        self._shares = np.zeros(0)
+        self._threshold = 6.0
+        self._line: pyqtgraph.InfiniteLine | None = None
+        super().__init__("Input of each layer", "No data yet: run a few hundred tokens to see it.", parent)
+
+    def show_values(
+        self,
+        title: str,
+        layers: Sequence[int],
+        maxima: np.ndarray,
+        rms: np.ndarray,
+        shares: np.ndarray,
+        threshold: float,
+    ) -> None:
+        """maxima, rms: of each layer's input. shares: of its columns above the threshold, 0…1."""
+        self._layers = tuple(layers)
+        self._maxima, self._rms, self._shares = np.asarray(maxima, float), np.asarray(rms, float), np.asarray(shares)
+        self._threshold = threshold
+        legend = [LegendItem("max", 0), LegendItem("RMS", 1, "dash"), LegendItem("threshold, drag it", 3, "dot")]
+        self.redraw(title, legend)
+
+    def set_threshold(self, value: float, shares: np.ndarray) -> None:
+        """Move the line without drawing the rest anew."""
+        self._threshold, self._shares = value, np.asarray(shares)
+        if self._line is not None and self.has_data:
+            self._line.blockSignals(True)
+            self._line.setPos(math.log10(max(value, 1e-30)))
+            self._line.blockSignals(False)
+            self.setAccessibleDescription(self.describe())
+
+    def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
+        import pyqtgraph
+
+        plot.setLogMode(x=False, y=True)
+        left = plot.getAxis("left")
+        left.enableAutoSIPrefix(False)
+        places = np.arange(len(self._layers), dtype=float)
+        positive = [v for v in (*self._maxima, *self._rms, self._threshold) if v > 0 and math.isfinite(v)]
+        low, high = min(positive, default=1.0), max(positive, default=1.0)
+        for values, series, dash, symbol in ((self._maxima, 0, "solid", "o"), (self._rms, 1, "dash", "s")):
+            color = theme.series_color(series)
+            pen = QPen(color, 2, DASHES[dash])
+            pen.setCosmetic(True)
+            heights = np.maximum(np.nan_to_num(values, posinf=high), low)
+            plot.plot(
+                places,
+                heights,
+                pen=pen,
+                symbol=symbol,
+                symbolSize=5,
+                symbolBrush=color,
+                symbolPen=theme.color("surface"),
+            )
+        color = theme.series_color(3)
+        pen, over = QPen(color, 2, DASHES["dot"]), QPen(color, 4)
+        for one in (pen, over):
+            one.setCosmetic(True)
+        self._line = pyqtgraph.InfiniteLine(
+            math.log10(max(self._threshold, 1e-30)), angle=0, movable=True, pen=pen, hoverPen=over
+        )
+        self._line.sigPositionChanged.connect(lambda line: self.threshold_moved.emit(10.0 ** float(line.value())))
+        plot.addItem(self._line)
+        _show_layers(plot.getAxis("bottom"), self._layers)
+        plot.setXRange(0, max(len(self._layers) - 1, 1), padding=0.04)
+        plot.setYRange(math.log10(low), math.log10(high), padding=0.08)
+        if high / low < 1e4:
+            set_plain_ticks(left, low, high)
+        else:
+            left.setTicks(None)
+            left.logTickStrings = powers_of_ten
+
+    def read_out(self, x: float) -> str:
+        if not self._layers:
+            return ""
+        row = min(max(round(x), 0), len(self._layers) - 1)
+        return (
+            f"Layer {self._layers[row]}: max {self._maxima[row]:.4g} · RMS {self._rms[row]:.4g} · "
+            f"{format_percent(float(self._shares[row]), 2)} of columns above {self._threshold:.3g}"
+        )
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        parts = zip(self._layers, self._maxima, self._rms, self._shares, strict=True)
+        rows = [(layer, float(a), float(b), float(c)) for layer, a, b, c in parts]
+        return ("layer", "max", "rms", f"share above {self._threshold:g}"), rows
+
+    def describe(self) -> str:
+        if not self._layers:
+            return ""
+        row = int(np.nanargmax(self._maxima))
+        return (
+            f"{len(self._layers)} layers. Largest input {self._maxima[row]:.4g} in layer {self._layers[row]}, with "
+            f"{format_percent(float(self._shares[row]), 2)} of its columns above {self._threshold:.3g}."
+        )
+
+
+class ChannelPair(PlotPanel):
+    """One layer's input channels: the range of the activations above the range of the weights they meet."""
+
+    x_title = "Input channel"
+    y_title = "max |value| (log)"
+
+    def __init__(self, parent: QWidget | None = None) -> None:
+        self._activations = self._weights = np.zeros(0)
+        super().__init__("Activation and weight of each channel", "No data yet: choose a layer in the list.", parent)
+
+    def show_values(self, title: str, activations: np.ndarray, weights: np.ndarray) -> None:
+        """max |activation| and max |weight| of the same channels, float [channels]; weights may be empty."""
+        self._activations, self._weights = np.asarray(activations, float), np.asarray(weights, float)
+        legend = [LegendItem("activations", 0)]
+        if self._weights.size:
+            legend.append(LegendItem("weights", 1))
+        self.redraw(title, legend)
+
+    def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
+        import pyqtgraph
+
+        plot.setLogMode(x=False, y=True)
+        left = plot.getAxis("left")
+        left.enableAutoSIPrefix(False)
+        left.logTickStrings = powers_of_ten
+        plot.getAxis("bottom").enableAutoSIPrefix(False)
+        lines = [(self._activations, 0), (self._weights, 1)]
+        positive = np.concatenate([v[(v > 0) & np.isfinite(v)] for v, _ in lines])
+        low, high = (float(positive.min()), float(positive.max())) if positive.size else (0.1, 1.0)
+        for values, series in lines:
+            if not values.size:
+                continue
+            pen = QPen(theme.series_color(series), 1)
+            pen.setCosmetic(True)
+            curve = plot.plot(np.maximum(np.nan_to_num(values, posinf=high), low), pen=pen)
+            curve.setDownsampling(auto=True, method="peak")
+            curve.setClipToView(True)
+        for channel in self.largest():
+            item = pyqtgraph.TextItem(format_count(channel), color=theme.text, anchor=(0.5, 1.0))
+            item.setFont(ui_font(CAPTION))
+            item.setPos(channel, math.log10(max(float(self._activations[channel]), low)))
+            plot.addItem(item, ignoreBounds=True)
+        count = max(len(self._activations), 2)
+        plot.setXRange(0, count - 1, padding=0.02)
+        plot.setYRange(math.log10(low), math.log10(high), padding=0.12)
+
+    def largest(self) -> list[int]:
+        """The channels with the largest activations, apart from each other so that their numbers can be read."""
+        apart = max(1, len(self._activations) // 12)
+        found: list[int] = []
+        for channel in np.argsort(-np.nan_to_num(self._activations))[: 8 * MARKED]:
+            if len(found) < MARKED and all(abs(int(channel) - other) >= apart for other in found):
+                found.append(int(channel))
+        return found
+
+    def read_out(self, x: float) -> str:
+        if not self._activations.size:
+            return ""
+        channel = min(max(round(x), 0), len(self._activations) - 1)
+        parts = [f"Channel {format_count(channel)}", f"activation {self._activations[channel]:.4g}"]
+        if self._weights.size:
+            parts.append(f"weight {self._weights[channel]:.4g}")
+        return " · ".join(parts)
+
+    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        weights = self._weights if self._weights.size else np.full(len(self._activations), np.nan)
+        pairs = zip(self._activations, weights, strict=True)
+        return ("channel", "activation", "weight"), [(n, float(a), float(b)) for n, (a, b) in enumerate(pairs)]
+
+    def describe(self) -> str:
+        marked = ", ".join(f"channel {format_count(c)} with {self._activations[c]:.4g}" for c in self.largest())
+        return f"{format_count(len(self._activations))} channels; the largest activations: {marked}."
+
+
+def _show_layers(axis: pyqtgraph.AxisItem, layers: Sequence[int]) -> None:
+    """The layers' own numbers at their places, not more than a dozen."""
+    step = max(1, -(-len(layers) // 12))
+    axis.setTicks([[(place, str(layer)) for place, layer in enumerate(layers) if place % step == 0]])
+
+
+def _power(exponent: int) -> str:
+    return powers_of_ten([float(exponent)], 1.0, 1.0)[0]
