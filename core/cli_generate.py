@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_PROMPT = 1 << 24  # bytes of a prompt file; no context is so long
 SWEEP_CONTEXT = 128
 SWEEP_SEQUENCES = (128, 64, 32, 16, 8)  # the most that the memory allows are taken
+ACTIVATIONS = ("fast", "exact", "token", "llm.int8")  # the keys of core.runtime.arithmetic.ARITHMETICS
 OWN_SHAPES = 4  # of a model's layers, those that are read the most
 
 T = TypeVar("T")
@@ -68,7 +69,13 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
 
 
 def _engine_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--exact", action="store_true", help="float32 activations instead of int8 ones")
+    parser.add_argument(
+        "--activations",
+        choices=ACTIVATIONS,
+        default="fast",
+        help="what weights are multiplied with: int8 per 32 values, float32, int8 per token (W8A8), "
+        "or that with outlier columns apart; default: fast",
+    )
     parser.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
 
 
@@ -77,16 +84,17 @@ def open_model(
 ) -> LoadedModel:
     """Load a file; it is unloaded when the stack is left. Progress goes to a terminal on stderr."""
     from core.checkpoint import open_checkpoint
+    from core.runtime.arithmetic import ARITHMETICS
     from core.runtime.load import load
-    from kernels.matrix import Activations
 
     if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
         raise UserError(f"{args.threads:,} threads can not compute.", f"Give 1 to {MAX_THREADS:,}.")
     checkpoint = stack.enter_context(open_checkpoint(path))
-    activations = Activations.EXACT if args.exact else Activations.FAST
     show = _show_loading if sys.stderr is not None and sys.stderr.isatty() and not args.json else None
     try:
-        model = load(checkpoint, capacity, sequences, activations, args.threads, progress=show, token=token)
+        model = load(
+            checkpoint, capacity, sequences, ARITHMETICS[args.activations], args.threads, progress=show, token=token
+        )
     finally:
         if show is not None:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -265,7 +273,7 @@ def bench(args: argparse.Namespace, token: CancelToken) -> int:
 
 def contract_of(model: LoadedModel) -> str:
     """What a model's figures hold for."""
-    return f"activations {model.activations.value}, cache {model.cache_dtype}"
+    return f"activations {model.arithmetic.text}, cache {model.cache_dtype}"
 
 
 def _layer_sweeps(model: LoadedModel, args: argparse.Namespace, token: CancelToken) -> list[Sweep]:
@@ -283,7 +291,7 @@ def _layer_sweeps(model: LoadedModel, args: argparse.Namespace, token: CancelTok
         _note(f"No {SQUARE} × {SQUARE} layer in {name} can be made up; the model's own follow.")
     own = layer_shapes(model.program)[:OWN_SHAPES]
     pairs += [(sample_matrix("BF16", matrix.rows, matrix.columns), matrix) for matrix in own]
-    return [_drive(layer_sweep(a, b, model.activations, threads, cancel=token)) for a, b in pairs]
+    return [_drive(layer_sweep(a, b, model.arithmetic.activations, threads, cancel=token)) for a, b in pairs]
 
 
 def _decode_sweep(args: argparse.Namespace, token: CancelToken) -> Sweep:

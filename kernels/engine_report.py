@@ -27,16 +27,17 @@ def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse,
     def use(op: str, shape: str, kernel: str, why: str = "") -> None:
         found.setdefault(KernelUse(op, shape, kernel, isa, "; ".join(part for part in (why, reason) if part)))
 
-    def product(op: str, weight: Matrix) -> None:
+    def product(op: str, weight: Matrix, outliers: float = 0.0) -> None:
         kernel, why = _product(weight, program.activations)
-        use(op, f"{weight.rows} × {weight.columns}", kernel, why)
+        apart = f", columns from {outliers:g} in float32" if outliers else ""
+        use(op, f"{weight.rows} × {weight.columns}", kernel + apart, why)
 
     for step in program.steps:
         if isinstance(step, Embed):
             use("embedding rows", f"{step.weight.rows} × {step.weight.columns}", f"{step.weight.format} decoded")
         elif isinstance(step, Linear):
             for weight in step.weights:
-                product("linear", weight)
+                product("linear", weight, step.outliers)
         elif isinstance(step, Experts):
             for weight in (step.gates[0], step.ups[0], step.downs[0]):
                 product(f"experts, {step.used} of {len(step.gates)}", weight)

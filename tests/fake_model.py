@@ -13,10 +13,10 @@ import numpy as np
 from tiny_models import byte_tokens
 
 from core.models.tokenizer import TokenType
+from core.runtime.arithmetic import Arithmetic
 from core.runtime.layers import sample_matrix
 from core.runtime.tokenizer.json_vocabulary import from_merges
 from core.runtime.tokenizer.text import Text, special_ids, token_names
-from kernels.matrix import Activations
 from kernels.program import CacheLayout, Embed, Linear, Program
 
 START, END = 256, 257
@@ -125,7 +125,7 @@ class FakeModel:
         self.engine = FakeEngine(follow, capacity, sequences)
         self.capacity, self.sequences = capacity, sequences
         self.weight_bytes = 2000
-        self.activations, self.cache_dtype = Activations.FAST, "F16"
+        self.arithmetic, self.cache_dtype = Arithmetic(), "F16"
         self.unloaded = False
 
     @cached_property

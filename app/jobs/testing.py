@@ -19,10 +19,10 @@ SIDES = ("Source", "Quantized")  # the two columns, in this order everywhere
 
 @dataclass(frozen=True)
 class Setup:
-    """How a file is loaded. exact: activations stay float32. context: tokens that the cache can hold."""
+    """How a file is loaded. arithmetic: of `ARITHMETICS`. context: tokens that the cache can hold."""
 
     path: Path
-    exact: bool = False
+    arithmetic: str = "fast"
     context: int = 2048
 
 
@@ -162,7 +162,7 @@ class SweepOrder:
     shape: Shape
     paths: tuple[Path | None, Path | None] = (None, None)
     context: int = 128
-    exact: bool = False
+    arithmetic: str = "fast"
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Bench(QObject):
         self.disturbed = ""
         self.sweep: Sweep | None = None
         self.partial = Sweep("", SIDE_NAMES, ())
-        self.exact = False
+        self.arithmetic = "fast"
         self.context = 2048
         app = QCoreApplication.instance()
         if app is not None:
@@ -183,7 +183,7 @@ class Bench(QObject):
 
     def _wanted(self, slot: Slot) -> Wanted:
         assert slot.path is not None
-        setup = Setup(slot.path, self.exact, self.context)
+        setup = Setup(slot.path, self.arithmetic, self.context)
         if slot.model is not None and slot.setup == setup:
             return Wanted(slot.side, setup, slot.model)
         stale, slot.model, slot.setup = slot.model, None, None

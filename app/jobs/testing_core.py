@@ -23,6 +23,7 @@ from app.jobs.testing import (
 from core import units
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
+from core.runtime.arithmetic import ARITHMETICS
 from core.runtime.results import Number, ResultStore, StoredResult, new_result
 from core.runtime.sweep import BATCHES, Sweep, SweepPoint, sweep_data
 
@@ -133,7 +134,7 @@ def _load(
     checkpoint = open_checkpoint(setup.path)
     try:
         context = capacity or min(setup.context, decoder_config(checkpoint).context)
-        steps = loading(checkpoint, context, sequences, _activations(setup.exact), token=token)
+        steps = loading(checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], token=token)
         while True:
             try:
                 step = next(steps)
@@ -143,12 +144,6 @@ def _load(
     except BaseException:
         checkpoint.close()
         raise
-
-
-def _activations(exact: bool) -> Any:
-    from kernels.matrix import Activations
-
-    return Activations.EXACT if exact else Activations.FAST
 
 
 def _warm_up(model: CoreModel) -> None:
@@ -276,7 +271,7 @@ def _layer_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint,
     plain = sample_matrix("BF16", shape.rows, shape.columns)
     token.check()
     packed = sample_matrix(shape.format, shape.rows, shape.columns)
-    steps = layer_sweep(plain, packed, _activations(order.exact), worker_count(), cancel=token)
+    steps = layer_sweep(plain, packed, ARITHMETICS[order.arithmetic].activations, worker_count(), cancel=token)
     return (yield from steps)
 
 
@@ -291,7 +286,7 @@ def _decode_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint
     sequences = _sequences(order, memory()[1] // CACHE_SHARE)
     try:
         for side, path in enumerate((first, second)):
-            setup = Setup(path, order.exact, order.context + 1)
+            setup = Setup(path, order.arithmetic, order.context + 1)
             for _step in (steps := _Returned(_load(side, setup, token, sequences, order.context + 1))):
                 pass
             opened.append(steps.value)
@@ -361,7 +356,7 @@ def _answer_result(entry: AnswerEntry) -> StoredResult:
         numbers.append(Number("Equal tokens at the start", "tokens", float(entry.same_tokens)))
     setups = [setup for setup in entry.setups if setup is not None]
     names = " and ".join(setup.path.name for setup in setups)
-    contract = f"{_activations(setups[0].exact).value}, cache F16"
+    contract = f"{ARITHMETICS[setups[0].arithmetic].text}, cache F16"
     return new_result("generate", f"Generate: {names}", contract, numbers, details)
 
 
@@ -369,6 +364,6 @@ def _sweep_result(entry: SweepEntry) -> StoredResult:
     sweep, paths = entry.sweep, entry.order.paths
     names = [path.name for path in paths if path] if entry.order.shape.decode else sweep.names
     return new_result(
-        "sweep", f"Sweep: {sweep.title}, {' and '.join(names)}", _activations(entry.order.exact).value,
+        "sweep", f"Sweep: {sweep.title}, {' and '.join(names)}", ARITHMETICS[entry.order.arithmetic].text,
         sweep.numbers, sweep_data(sweep),
     )  # fmt: skip

@@ -164,13 +164,14 @@ def decoder_program(
     sequences: int = 1,
     activations: Activations = Activations.FAST,
     cache_dtype: str = "F16",
+    outliers: float = 0.0,
 ) -> Program:
     """The steps of one pass: embedding, layers, head. `weights` must have all of `tensor_shapes`.
 
-    capacity: positions a sequence. Raises UserError as `check_decoder`.
+    capacity: positions a sequence. outliers: as `kernels.program.Linear`'s. Raises UserError as `check_decoder`.
     """
     check_decoder(config)
-    build = _Builder(config, weights)
+    build = _Builder(config, weights, outliers)
     gemma = config.architecture in _GEMMA
     embedding = weights.matrices["token_embd.weight"]
     build.add("token_embd", Embed(embedding, build.x, math.sqrt(config.hidden) if gemma else 1.0))
@@ -182,7 +183,7 @@ def decoder_program(
     logits = build.buffer("logits", config.vocab)
     head = weights.matrices.get("output.weight", embedding)
     bias = weights.vectors.get("output.bias")
-    build.add("output", Linear(build.normed, (head,), (logits,), (bias,), logits=True))
+    build.add("output", Linear(build.normed, (head,), (logits,), (bias,), logits=True, outliers=outliers))
     if config.final_softcap:
         build.add("output softcap", SoftCap(logits, config.final_softcap))
     cache = CacheLayout(((config.kv_heads, config.head_dim),) * config.layers, capacity, sequences, cache_dtype)
@@ -195,6 +196,7 @@ class _Builder:
 
     config: DecoderConfig
     weights: DecoderWeights
+    outliers: float = 0.0
     steps: list[Step] = field(default_factory=list)
     labels: list[str] = field(default_factory=list)
     widths: list[int] = field(default_factory=list)
@@ -225,7 +227,7 @@ class _Builder:
     def linear(self, at: str, parts: tuple[str, ...], x: int, outs: tuple[int, ...], accumulate: bool = False) -> None:
         matrices = tuple(self.weights.matrices[f"{at}{part}.weight"] for part in parts)
         biases = tuple(self.weights.vectors.get(f"{at}{part}.bias") for part in parts)
-        self.add(at + "+".join(parts), Linear(x, matrices, outs, biases, accumulate))
+        self.add(at + "+".join(parts), Linear(x, matrices, outs, biases, accumulate, outliers=self.outliers))
 
     def into_residual(self, at: str, part: str, x: int, post_norm: str) -> None:
         """x += projection, normalized first where the family does so."""

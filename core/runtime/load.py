@@ -20,13 +20,13 @@ from core.models.config import DecoderConfig, read_config
 from core.models.gguf_config import read_gguf_config
 from core.models.shape import ModelShape
 from core.progress import CancelToken
+from core.runtime.arithmetic import Arithmetic
 from core.runtime.decoder import FAMILIES, check_decoder, decoder_program
 from core.runtime.release import release_memory
 from core.runtime.storage import Conversion
 from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
 from core.threads import worker_count
 from core.units import format_bytes
-from kernels.matrix import Activations
 from kernels.program import CacheLayout, Program
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
 CACHE_TYPES = ("F16", "BF16", "F32")
+DEFAULT = Arithmetic()
 LOOK_SECONDS = 0.05  # between two looks at the cancel token
 
 
@@ -52,7 +53,7 @@ class LoadedModel:
     sequences: int
     weight_bytes: int
     conversions: tuple[Conversion, ...]
-    activations: Activations
+    arithmetic: Arithmetic
     cache_dtype: str
     _loaded: list[tuple[Program, Engine | TransformersEngine]] = field(repr=False)
     _text: Future[Text] = field(repr=False)
@@ -108,14 +109,14 @@ def load(
     checkpoint: Checkpoint,
     capacity: int | None = None,
     sequences: int = 1,
-    activations: Activations = Activations.FAST,
+    arithmetic: Arithmetic = DEFAULT,
     threads: int | None = None,
     cache_dtype: str = "F16",
     progress: Callable[[ReadProgress], None] | None = None,
     token: CancelToken | None = None,
 ) -> LoadedModel:
     """What `loading` returns, its progress told to a function."""
-    steps = loading(checkpoint, capacity, sequences, activations, threads, cache_dtype, token)
+    steps = loading(checkpoint, capacity, sequences, arithmetic, threads, cache_dtype, token)
     while True:
         try:
             step = next(steps)
@@ -129,7 +130,7 @@ def loading(
     checkpoint: Checkpoint,
     capacity: int | None = None,
     sequences: int = 1,
-    activations: Activations = Activations.FAST,
+    arithmetic: Arithmetic = DEFAULT,
     threads: int | None = None,
     cache_dtype: str = "F16",
     token: CancelToken | None = None,
@@ -164,10 +165,12 @@ def loading(
         weight_bytes += sum(v.nbytes for v in weights.vectors.values())
         engine: Engine | TransformersEngine
         if foreign is None:
-            program = decoder_program(config, weights, capacity, sequences, activations, cache_dtype)
+            program = decoder_program(
+                config, weights, capacity, sequences, arithmetic.activations, cache_dtype, arithmetic.outliers
+            )
             engine = Engine(program, threads)
         else:
-            start = partial(foreign.start, config, weights, capacity, sequences, activations, threads)
+            start = partial(foreign.start, config, weights, capacity, sequences, arithmetic, threads)
             program, engine = yield from in_background(start, token, ReadProgress(plan.nbytes, plan.nbytes))
     except MemoryError as error:
         raise UserError(
@@ -186,7 +189,7 @@ def loading(
         sequences,
         weight_bytes,
         conversions,
-        activations,
+        arithmetic,
         cache_dtype,
         [(program, engine)],
         text,

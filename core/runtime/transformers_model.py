@@ -19,10 +19,10 @@ from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.models.config import DecoderConfig, RopeConfig
 from core.progress import CancelToken
+from core.runtime.arithmetic import Arithmetic
 from core.runtime.decoder import FAMILIES, MAX_SIZE, DecoderWeights
 from core.runtime.transformers_places import Place, find_places
 from core.runtime.weights import ReadProgress, WeightPlan
-from kernels.matrix import Activations
 from kernels.program import CacheLayout, Embed, Experts, Linear, Program, Step
 
 if TYPE_CHECKING:
@@ -74,19 +74,19 @@ class Prepared:
         weights: DecoderWeights,
         capacity: int,
         sequences: int,
-        activations: Activations,
+        arithmetic: Arithmetic,
         threads: int,
     ) -> tuple[Program, TransformersEngine]:
         """Put the weights in. Raises UserError when the model turns out to be computed in another way."""
         from core.runtime.transformers_engine import TransformersEngine
         from core.runtime.transformers_weights import Work
 
-        work = Work(activations, threads)
+        work = Work(arithmetic, threads)
         for place in self.places:
             place.fill(weights, work)
         cache = _cache_layout(config, capacity, sequences)
         used = _experts_used(self.model.config.get_text_config())
-        program, extra = _listing(self.places, weights, cache, activations, config.vocab, used)
+        program, extra = _listing(self.places, weights, cache, arithmetic, config.vocab, used)
         try:
             head = self.model.get_output_embeddings()
             engine = TransformersEngine(self.model, head, program, work, self.kind, extra)
@@ -274,7 +274,7 @@ def _listing(
     places: tuple[Place, ...],
     weights: DecoderWeights,
     cache: CacheLayout,
-    activations: Activations,
+    arithmetic: Arithmetic,
     vocab: int,
     used: int,
 ) -> tuple[Program, int]:
@@ -295,7 +295,8 @@ def _listing(
             matrix, head = found[0], place.role == "head"
             out = buffer(matrix.rows)
             logits = out if head else logits
-            steps.append(Linear(buffer(matrix.columns), (matrix,), (out,), (None,), logits=head))
+            x, outliers = buffer(matrix.columns), arithmetic.outliers
+            steps.append(Linear(x, (matrix,), (out,), (None,), logits=head, outliers=outliers))
         elif place.role == "experts":
             count = len(found) // 3
             gates, ups, downs = (tuple(found[i * count : (i + 1) * count]) for i in range(3))
@@ -305,7 +306,7 @@ def _listing(
             extra += place.nbytes
             continue
         labels.append(place.name)
-    return Program(tuple(steps), tuple(widths), logits, cache, activations, tuple(labels)), extra
+    return Program(tuple(steps), tuple(widths), logits, cache, arithmetic.activations, tuple(labels)), extra
 
 
 def _experts_used(config: Any) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from core.runtime.arithmetic import Arithmetic
 from kernels.engine import Cancelled
 from kernels.matrix import Activations, Matrix, product, read_rows
 
@@ -24,7 +25,7 @@ PIECE = 4e9  # operations of one product, which can not be cancelled: some 100 m
 class Work:
     """What all products of one model share. cancelled: the run under way is to stop."""
 
-    activations: Activations
+    arithmetic: Arithmetic
     threads: int
     cancelled: bool = False
 
@@ -43,12 +44,20 @@ class Work:
         self.check()
         step = max(int(PIECE / (2 * matrix.rows * matrix.columns)), 16)
         if len(x) <= step:
-            return product(x, matrix, self.activations, self.threads)
+            return self._multiply(x, matrix)
         out = np.empty((len(x), matrix.rows), np.float32)
         for start in range(0, len(x), step):
             self.check()
-            out[start : start + step] = product(x[start : start + step], matrix, self.activations, self.threads)
+            out[start : start + step] = self._multiply(x[start : start + step], matrix)
         return out
+
+    def _multiply(self, x: np.ndarray, matrix: Matrix) -> np.ndarray:
+        activations, outliers = self.arithmetic.activations, self.arithmetic.outliers
+        apart = (np.abs(x) >= outliers).any(axis=0) if outliers else np.zeros(0, bool)
+        if not apart.any():
+            return product(x, matrix, activations, self.threads)
+        rest = product(np.where(apart, np.float32(0), x), matrix, activations, self.threads)
+        return rest + product(np.where(apart, x, np.float32(0)), matrix, Activations.EXACT, self.threads)
 
 
 class PackedWeight:

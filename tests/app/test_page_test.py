@@ -163,7 +163,7 @@ def test_every_control_reaches_the_engine(page: TestPage, backend: FakeBackend, 
     s = question.sampling
     assert (question.prompt, question.chat, question.tokens, question.stop) == ("One\nTwo", True, 3, ("\n\n", "END"))
     assert (s.temperature, s.top_k, s.top_p, s.min_p, s.repetition, s.seed) == (0.7, 40, 0.9, 0.05, 1.1, 7)
-    assert all(m.setup.exact and m.setup.context == 4096 for m in backend.models)
+    assert all(m.setup.arithmetic == "exact" and m.setup.context == 4096 for m in backend.models)
 
 
 def test_another_contract_loads_anew_and_closes_the_old(page: TestPage, backend: FakeBackend, qtbot) -> None:  # type: ignore[no-untyped-def]

@@ -43,8 +43,8 @@ def finish(steps: Iterator[Any]) -> tuple[list[Any], Any]:
             return seen, end.value
 
 
-def load(backend: CoreBackend, path: Path, side: int = 0, exact: bool = True) -> Any:
-    seen, model = finish(backend.load(side, Setup(path, exact, 64), CancelToken()))
+def load(backend: CoreBackend, path: Path, side: int = 0, arithmetic: str = "exact") -> Any:
+    seen, model = finish(backend.load(side, Setup(path, arithmetic, 64), CancelToken()))
     assert all(isinstance(step, LoadStep) and step.side == side for step in seen)
     assert seen[-1].share == pytest.approx(1.0)
     return model
@@ -72,7 +72,7 @@ def test_answers_numbers_and_history(backend: CoreBackend, files: tuple[Path, Pa
     assert entries[1][1].weight_bytes < entries[0][1].weight_bytes
     assert isinstance(backend.why_slower(entries[0][1], entries[1][1]), str)
     texts = tuple("".join(p.text for p in pieces) for pieces, _ in entries)
-    setups = (Setup(files[0], True, 64), Setup(files[1], True, 64))
+    setups = (Setup(files[0], "exact", 64), Setup(files[1], "exact", 64))
     backend.store(AnswerEntry(question, setups, (entries[0][1], entries[1][1]), (texts[0], texts[1]), 3, 0.25))
     (stored,) = backend.history()
     assert stored.title == "Generate: tiny and tiny-Q8_0.gguf"

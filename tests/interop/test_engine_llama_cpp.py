@@ -13,8 +13,8 @@ from interop.cases import Converted
 from interop.llama import Llama
 
 from core.checkpoint import open_checkpoint
+from core.runtime.arithmetic import ARITHMETICS
 from core.runtime.load import LoadedModel, load
-from kernels.matrix import Activations
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 Convert = Callable[[Path, str], Converted]
@@ -117,7 +117,7 @@ def test_8_bit_activations_are_as_good(source: str, request: pytest.FixtureReque
     path = converted(request.getfixturevalue(source), "Q8_0").path
     llama = Llama(path, threads=1)
     ours, theirs = [], []
-    with loaded(path) as fast, loaded(path, activations=Activations.EXACT, cache_dtype="F32") as exact:
+    with loaded(path) as fast, loaded(path, arithmetic=ARITHMETICS["exact"], cache_dtype="F32") as exact:
         for text in PROMPTS:
             prompt = fast.text.encode(text)
             found = llama_greedy(llama, prompt, TOKENS)

@@ -11,6 +11,7 @@ from decoder_models import difference, reference_logits
 from interop.cases import PROMPTS, Converted
 
 from core.checkpoint import open_checkpoint
+from core.runtime.arithmetic import Arithmetic
 from core.runtime.load import load
 from kernels.matrix import Activations
 
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 def logits(path: Path, texts: tuple[str, ...], activations: Activations, cache: str) -> tuple[np.ndarray, np.ndarray]:
     """Of every position of the texts, which are one batch of sequences; and the tokens, one after the other."""
     with open_checkpoint(path) as checkpoint:
-        model = load(checkpoint, 256, len(texts), activations, cache_dtype=cache)
+        model = load(checkpoint, 256, len(texts), Arithmetic(activations), cache_dtype=cache)
         tokens = [model.text.encode(text, parse_special=True) for text in texts]
         ids = np.concatenate(tokens).astype(np.int32)
         sequences = np.repeat(np.arange(len(texts)), [len(t) for t in tokens]).astype(np.int32)

@@ -14,7 +14,12 @@ from app.widgets.text import explain, term
 DEFAULT_PROMPT = "The capital of France is"
 PROMPT_HEIGHT, LOW_HEIGHT = 56, 34  # px: two lines, and one
 LONGEST_ANSWER = 4096
-CONTRACTS = (("fast: int8", False), ("exact: fp32", True))
+CONTRACTS = (  # keys of core.runtime.arithmetic.ARITHMETICS
+    ("fast: int8", "fast"),
+    ("exact: fp32", "exact"),
+    ("W8A8: per token", "token"),
+    ("LLM.int8()", "llm.int8"),
+)
 
 
 class PromptRow(QWidget):
@@ -63,8 +68,8 @@ class AdvancedCard(Card):
         self.stop.setAccessibleName("Stop strings")
         self.stop.setToolTip(f"{explain('stop strings')} Write \\n for a new line.")
         self.activations = CalmCombo()
-        for text, exact in CONTRACTS:
-            self.activations.addItem(text, exact)
+        for text, arithmetic in CONTRACTS:
+            self.activations.addItem(text, arithmetic)
         self.activations.setAccessibleName("Activations")
         self.activations.setToolTip(explain("activations contract"))
         self.context = number_box("Context", 64, 131072, 2048, suffix=" tokens", hint=explain("context"))
@@ -109,8 +114,8 @@ class AdvancedCard(Card):
         return tuple(part for part in parts if part)
 
     @property
-    def exact(self) -> bool:
-        return bool(self.activations.currentData())
+    def arithmetic(self) -> str:
+        return str(self.activations.currentData())
 
     def minimumSizeHint(self) -> QSize:
         return QSize(400, super().minimumSizeHint().height())

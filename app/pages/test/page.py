@@ -240,7 +240,7 @@ class TestPage(Page):
             self.bench.run_sweep(order)
 
     def _take_setup(self) -> None:
-        self.bench.exact = self.advanced.exact
+        self.bench.arithmetic = self.advanced.arithmetic
         self.bench.context = self.advanced.context.value()
 
     def _toggle_advanced(self) -> None:

@@ -147,7 +147,7 @@ class SweepPanel(QWidget):
         shape = self._chosen()
         if shape is None:
             return None
-        return SweepOrder(shape, self._bench.paths, self.context.value(), self._bench.exact)
+        return SweepOrder(shape, self._bench.paths, self.context.value(), self._bench.arithmetic)
 
     def _show(self, sweep: Sweep | None) -> None:
         self._sweep = sweep

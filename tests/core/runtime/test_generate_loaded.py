@@ -15,12 +15,12 @@ from tiny_models import write_llama
 from core.checkpoint import open_checkpoint
 from core.errors import UserError
 from core.progress import CancelToken
+from core.runtime.arithmetic import ARITHMETICS
 from core.runtime.generate import Finish, GenerateRequest, GenerationResult, generate, generate_batch, warm_up
 from core.runtime.load import LoadedModel, load
 from core.runtime.sampling import Sampling
 from core.runtime.speed import BenchSettings, measure
 from core.runtime.tokenizer import Message
-from kernels.matrix import Activations
 
 PROMPTS = ["the heat", "", "🙂", "x" * 90, "a b c"]
 
@@ -55,7 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(folder: Path) -> Iterator[LoadedModel]:
-    with opened(folder, capacity=128, sequences=len(PROMPTS), threads=2, activations=Activations.EXACT) as model:
+    with opened(folder, capacity=128, sequences=len(PROMPTS), threads=2, arithmetic=ARITHMETICS["exact"]) as model:
         yield model
 
 

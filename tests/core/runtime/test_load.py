@@ -21,6 +21,7 @@ from core.checkpoint import open_checkpoint
 from core.errors import Cancelled, UserError
 from core.models import gguf_config
 from core.progress import CancelToken
+from core.runtime.arithmetic import Arithmetic
 from core.runtime.load import LoadedModel, decoder_config, load, loading
 from core.runtime.weights import ReadProgress, plan_weights
 from kernels.matrix import Activations
@@ -49,7 +50,12 @@ def test_load_and_run(cache: str, activations: Activations, tolerance: float, tm
     write_model(tmp_path / "model", "qwen3")
     seen: list[ReadProgress] = []
     model = load_path(
-        tmp_path / "model", cache_dtype=cache, activations=activations, threads=2, progress=seen.append, capacity=30
+        tmp_path / "model",
+        cache_dtype=cache,
+        arithmetic=Arithmetic(activations),
+        threads=2,
+        progress=seen.append,
+        capacity=30,
     )
     assert seen[-1].bytes_done == seen[-1].bytes_total == model.weight_bytes
     ids = prompt(30)

@@ -22,13 +22,13 @@ from core.errors import Cancelled as LoadCancelled
 from core.errors import UserError
 from core.progress import CancelToken
 from core.runtime import transformers_model
+from core.runtime.arithmetic import ARITHMETICS
 from core.runtime.generate import Finish, GenerateRequest, generate
 from core.runtime.layers import embedding_rows, layer_shapes, main_format
 from core.runtime.load import LoadedModel, decoder_config, load
 from core.runtime.speed import BenchSettings, measure
 from core.runtime.transformers_engine import TransformersEngine
 from kernels.engine import Cancelled
-from kernels.matrix import Activations
 
 interop = pytest.mark.interop
 VOCABULARY, CONTEXT = 288, 128
@@ -104,7 +104,7 @@ def write(folder: Path, name: str, dtype: str = "float32", **changes: Any) -> Pa
 
 
 def load_path(path: Path, **options: Any) -> LoadedModel:
-    return load(open_checkpoint(path), **{"activations": Activations.EXACT, "threads": 2, **options})
+    return load(open_checkpoint(path), **{"arithmetic": ARITHMETICS["exact"], "threads": 2, **options})
 
 
 def logits(model: LoadedModel, ids: np.ndarray, start: int = 0, sequence: int = 0) -> np.ndarray:

@@ -1,0 +1,31 @@
+"""How activations meet quantized weights: the contract that every result of a run is stored with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kernels.matrix import Activations
+
+OUTLIER_THRESHOLD = 6.0  # of |x|: LLM.int8() (Dettmers et al. 2022), section 3.2
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """outliers: columns of x whose magnitude reaches it are multiplied in float32 (LLM.int8()); 0: none."""
+
+    activations: Activations = Activations.FAST
+    outliers: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """In words, for results and reports."""
+        apart = f", columns from {self.outliers:g} in float32" if self.outliers else ""
+        return f"{self.activations.value}{apart}"
+
+
+ARITHMETICS = {
+    "fast": Arithmetic(),
+    "exact": Arithmetic(Activations.EXACT),
+    "token": Arithmetic(Activations.TOKEN),
+    "llm.int8": Arithmetic(Activations.TOKEN, OUTLIER_THRESHOLD),
+}
