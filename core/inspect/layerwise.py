@@ -5,14 +5,39 @@ The steps are those of `core.runtime.decoder`; between two of them only buffers 
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from core.checkpoint.base import Checkpoint
-from core.inspect.activations import ActivationLayer, Activations
+from core.errors import UserError
+from core.inspect.activation_cache import load_activations, store_activations
+from core.inspect.activations import ActivationLayer, Activations, Place
+from core.inspect.tap import Tap
+from core.models.config import DecoderConfig
 from core.progress import CancelToken
+from core.runtime.decoder import FAMILIES, DecoderWeights, decoder_program
+from core.runtime.load import decoder_config
+from core.runtime.tokenizer import open_text
+from core.runtime.weights import Slot, WeightPlan, plan_weights, read_weights
+from kernels.matrix import Activations as Arithmetic
+from kernels.matrix import Matrix
+from kernels.program import Attention, Experts, Linear, Program, Step
+from kernels.reference.elementwise import soft_cap, softmax
+from kernels.reference.program import ReferenceProgram
+from resources import read_text
 
 TOKENS = 512  # of the text; a few hundred show every outlier channel
+LETTERS = 64  # of a text that are looked at for each token that is wanted; no tokenizer needs more
+_BLOCK = 4 << 20  # weights that are decoded at a time
+_PLACES = {
+    "attn_q": Place.ATTENTION,
+    "attn_output": Place.ATTENTION_OUT,
+    "ffn_gate": Place.FFN,
+    "ffn_down": Place.FFN_DOWN,
+    "ffn_gate_inp": Place.ROUTER,
+}
 
 
 @dataclass(frozen=True)
@@ -26,10 +51,8 @@ class ActivationProgress:
 
 
 def bundled_text() -> str:
-    """Prose, code, a table and other languages, about a thousand tokens of a usual tokenizer."""
-    from importlib import resources
-
-    return (resources.files("resources") / "inspect_text.txt").read_text(encoding="utf-8")
+    """Prose, code, a table and other languages: more than `TOKENS` tokens of a usual tokenizer."""
+    return read_text("inspect_text.txt")
 
 
 def measure_activations(
@@ -43,7 +66,203 @@ def measure_activations(
 
     In float32, weights decoded. Yields layer by layer; the result is kept on disk, by the checkpoint's fingerprint and
     the tokens. Raises UserError for a model that is none of `core.runtime.decoder.FAMILIES`, without a tokenizer, for
-    an empty text, and where a layer's output is not finite; Cancelled between two blocks of rows.
+    an empty text, and where an input is not finite; Cancelled between two blocks of rows.
     """
-    raise NotImplementedError
-    yield
+    token = token or CancelToken()
+    config = _config(checkpoint)
+    ids, cut = _tokens(checkpoint, config, bundled_text() if text is None else text, limit)
+    total = config.layers + 1
+    known = load_activations(checkpoint, ids) if use_cache else None
+    if known is not None:
+        yield ActivationProgress(total, total, known.layers, cached=True)
+        return replace(known, cut=cut)
+    weights = _lazy_weights(plan_weights(checkpoint, config), token)
+    program = decoder_program(config, weights, len(ids), 1, Arithmetic.EXACT, "F32")
+    run = _Layerwise(program, token)
+    layers: list[ActivationLayer] = []
+    for done in run.layers(ids):
+        found = run.finished()
+        layers += found
+        yield ActivationProgress(done, total, found)
+    result = Activations(tuple(layers), tuple(ids), cut)
+    if use_cache:
+        store_activations(checkpoint, result)
+    return result
+
+
+def _config(checkpoint: Checkpoint) -> DecoderConfig:
+    if checkpoint.architecture in ("", *FAMILIES):  # others would start transformers
+        config = decoder_config(checkpoint)
+        if config.architecture in FAMILIES:
+            return config
+    raise UserError(
+        f"Activations of models of the kind '{checkpoint.architecture or 'unknown'}' can not be measured yet.",
+        f"Those that can are {', '.join(FAMILIES)}; weights can be inspected in any.",
+    )
+
+
+def _tokens(checkpoint: Checkpoint, config: DecoderConfig, text: str, limit: int) -> tuple[list[int], bool]:
+    if limit < 1:
+        raise UserError(f"Activations of {limit} tokens can not be measured.", "Choose at least 1.")
+    if not text.strip():
+        raise UserError("The text is empty.", "Give a text of a few hundred words, or use the bundled one.")
+    limit = min(limit, config.context)
+    ids = open_text(checkpoint).encode(text[: limit * LETTERS])
+    if ids and not 0 <= min(ids) <= max(ids) < config.vocab:
+        raise UserError(
+            f"The tokenizer knows token {max(ids):,}, but the model has only {config.vocab:,}.",
+            "Use the tokenizer that belongs to these weights.",
+        )
+    return ids[:limit], len(ids) > limit or len(text) > limit * LETTERS
+
+
+class _FileRows:
+    """A matrix whose weights stay in their file: `kernels.matrix.Stored`."""
+
+    kind = "float"
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self.nbytes = slot.nbytes
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        distinct, places = np.unique(rows, return_inverse=True)
+        breaks = np.flatnonzero(np.diff(distinct) > 1) + 1
+        runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(distinct, breaks) if len(run)]
+        start, values = self.slot.start, self.slot.stored.values
+        found = [values(start + first, start + last).reshape(last - first, -1) for first, last in runs]
+        if len(found) == 1 and len(distinct) == len(rows) and (places[:-1] < places[1:]).all():
+            return found[0]
+        return np.concatenate(found)[places] if found else np.zeros((0, self.slot.shape[1]), np.float32)
+
+
+def _lazy_weights(plan: WeightPlan, token: CancelToken) -> DecoderWeights:
+    """Vectors read, matrices left in their files."""
+    matrices = {
+        s.name: Matrix(s.shape[0], s.shape[1], s.stored.format, _FileRows(s)) for s in plan.slots if not s.is_vector
+    }
+    steps = read_weights(replace(plan, slots=tuple(s for s in plan.slots if s.is_vector)), token)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return replace(stop.value[0], matrices=matrices)
+
+
+def _slot(weight: Matrix) -> Slot:
+    assert isinstance(weight.stored, _FileRows)
+    return weight.stored.slot
+
+
+class _Layerwise(ReferenceProgram):
+    """One sequence from its first token on; every product's input goes through a `Tap`. There are no logits."""
+
+    def __init__(self, program: Program, token: CancelToken) -> None:
+        self._head = next(step for step in program.steps if isinstance(step, Linear) and step.logits)
+        end = program.steps.index(self._head)
+        widths = [0 if i == program.logits else width for i, width in enumerate(program.widths)]
+        no_cache = replace(program.cache, layers=())
+        super().__init__(
+            replace(
+                program, steps=program.steps[:end], labels=program.labels[:end], widths=tuple(widths), cache=no_cache
+            )
+        )
+        self._token = token
+        self._taps: dict[str, Tap] = {}  # by the weight's name; weights that share an input share one
+        self._order: list[Tap] = []
+
+    def layers(self, ids: list[int]) -> Iterator[int]:
+        """Run; yields how many layers are finished, the head being the last."""
+        count = len(ids)
+        self._tokens, self._positions = np.array(ids, np.int32), np.arange(count, dtype=np.int32)
+        self._buffers = [np.zeros((count, width), np.float32) for width in self.program.widths]
+        done = 0
+        for step, label in zip(self.program.steps, self.program.labels, strict=True):
+            layer = int(label.split(".")[1]) if label.startswith("blk.") else None
+            if layer is not None and layer > done:
+                yield (done := layer)
+            self._token.check()
+            self._prepare(step)
+            self._step(step)
+        yield done + 1
+        self._prepare(self._head)
+        weight = self._head.weights[0]
+        tap = self._taps[_slot(weight).name]
+        tap.measure(self._buffers[self._head.x])
+        for _, rows in self._blocks(weight):
+            tap.weigh(rows)
+        yield done + 2
+
+    def finished(self) -> tuple[ActivationLayer, ...]:
+        """What was measured since the last call."""
+        found = tuple(tap.result() for tap in self._order)
+        self._order.clear()
+        self._taps.clear()
+        return found
+
+    def _prepare(self, step: Step) -> None:
+        """A tap for each input of the step's products."""
+        if isinstance(step, Linear):
+            self._add_tap(step.weights, Place.HEAD if step.logits else None)
+        elif isinstance(step, Experts):
+            for gate, up, down in zip(step.gates, step.ups, step.downs, strict=True):
+                self._add_tap((gate, up))
+                self._add_tap((down,))
+
+    def _add_tap(self, weights: tuple[Matrix, ...], place: Place | None = None) -> None:
+        slots = [_slot(weight) for weight in weights]
+        words = slots[0].name.split(".")
+        first = words[0] != "blk"
+        layer, part = (None, words[0]) if first else (int(words[1]), words[2])
+        expert = int(words[3]) if not first and words[3].isdecimal() else None
+        others = [s.name.split(".")[0 if first else 2] for s in slots[1:]]
+        name = "+".join([slots[0].name.removesuffix(".weight"), *others])
+        if expert is not None:
+            name = f"blk.{layer}.{'+'.join([part, *others])}.{expert}"
+        tensors = tuple(dict.fromkeys(s.stored.name for s in slots))
+        tap = Tap(name, layer, place or _PLACES[part], expert, tensors, weights[0].columns)
+        self._order.append(tap)
+        self._taps |= {s.name: tap for s in slots}
+
+    def _product(self, x: np.ndarray, weight: Matrix, outliers: float = 0.0) -> np.ndarray:
+        """x · weightᵀ in float32, tapped; its rows are read, multiplied and forgotten block by block."""
+        tap = self._taps[_slot(weight).name]
+        tap.measure(x)
+        y = np.empty((len(x), weight.rows))
+        for start, rows in self._blocks(weight):
+            y[:, start : start + len(rows)] = x @ rows.T
+            tap.weigh(rows)
+        return y
+
+    def _blocks(self, weight: Matrix) -> Iterator[tuple[int, np.ndarray]]:
+        step = max(_BLOCK // weight.columns // 128, 1) * 128  # whole tiles of scales
+        for start in range(0, weight.rows, step):
+            self._token.check()
+            yield start, weight.stored.take(np.arange(start, min(start + step, weight.rows)))
+
+    def _step(self, step: Step) -> None:
+        if isinstance(step, Attention):
+            self._attend(step)
+        else:
+            super()._step(step)
+
+    def _attend(self, step: Attention) -> None:
+        """All tokens at once, without a cache: each sees itself and those before it."""
+        count, width = len(self._tokens), step.head_dim
+        share = step.heads // step.kv_heads
+        q, k, v = (  # [key heads, rows, width]; query heads that share a key head stand one under the other
+            np.ascontiguousarray(self._buffers[buffer].reshape(count, step.kv_heads, -1, width).transpose(1, 2, 0, 3))
+            for buffer in (step.q, step.k, step.v)
+        )
+        out = self._buffers[step.out].reshape(count, step.kv_heads, share, width)
+        back = self._positions[:, None] - self._positions
+        hidden = (back < 0) | (back >= (step.window or count))
+        for head in range(step.kv_heads):
+            self._token.check()
+            scores = step.scale * (q[head].reshape(-1, width) @ k[head, 0].T)
+            if step.softcap:
+                scores = soft_cap(scores, step.softcap)
+            scores = scores.reshape(share, count, count)
+            scores[:, hidden] = -np.inf
+            seen = softmax(scores).reshape(-1, count) @ v[head, 0]
+            out[:, head] = seen.reshape(share, count, width).transpose(1, 0, 2)
