@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,10 +131,15 @@ def _load(
 ) -> Generator[LoadStep, None, tuple[Checkpoint, LoadedModel]]:
     from core.checkpoint import open_checkpoint
     from core.runtime.load import decoder_config, loading
+    from core.runtime.transformers_model import in_background
 
     checkpoint = open_checkpoint(setup.path)
     try:
-        context = capacity or min(setup.context, decoder_config(checkpoint).context)
+        reading = in_background(
+            partial(decoder_config, checkpoint), token, LoadStep(side, -1.0)
+        )  # may start transformers
+        config = yield from reading
+        context = capacity or min(setup.context, config.context)
         steps = loading(checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], token=token)
         while True:
             try:

@@ -22,13 +22,14 @@ from core.progress import CancelToken
 from core.runtime.arithmetic import Arithmetic
 from core.runtime.decoder import FAMILIES, MAX_SIZE, DecoderWeights
 from core.runtime.transformers_places import Place, find_places
-from core.runtime.weights import ReadProgress, WeightPlan
+from core.runtime.weights import WeightPlan
 from kernels.program import CacheLayout, Embed, Experts, Linear, Program, Step
 
 if TYPE_CHECKING:
     from core.runtime.transformers_engine import TransformersEngine
 
 T = TypeVar("T")
+P = TypeVar("P")
 
 LOOK_SECONDS = 0.02  # between two looks at the cancel token
 OLDEST = 5  # of transformers: the first whose models take weights by the names that are used here
@@ -110,7 +111,7 @@ def prepare(checkpoint: Checkpoint) -> Prepared:
     return Prepared(kind, model, places, WeightPlan(slots, pairs=False))
 
 
-def in_background(job: Callable[[], T], token: CancelToken, progress: ReadProgress) -> Generator[ReadProgress, None, T]:
+def in_background(job: Callable[[], T], token: CancelToken, progress: P) -> Generator[P, None, T]:
     """A job's result; yields while it works. Importing and building can not be stopped: cancelled, nobody waits."""
     done: Future[T] = Future()
 

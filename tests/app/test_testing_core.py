@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,6 +105,22 @@ def test_sampling_stop_and_seed_reach_the_engine(backend: CoreBackend, files: tu
     with pytest.raises(UserError, match="cache holds 64"):
         finish(backend.generate(0, model, Question("the " * 70), CancelToken()))
     model.close()
+
+
+def test_cancelled_while_the_configuration_is_read(
+    backend: CoreBackend, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may start transformers, which takes seconds and can not be stopped."""
+    monkeypatch.setattr("core.runtime.load.decoder_config", lambda checkpoint: time.sleep(2))
+    token = CancelToken()
+    steps = backend.load(0, Setup(files[0]), token)
+    next(steps)
+    next(steps)
+    token.cancel()
+    begin = time.monotonic()
+    with pytest.raises(Cancelled):
+        finish(steps)
+    assert time.monotonic() - begin < 0.2
 
 
 def test_cancel_and_unload_leave_nothing(backend: CoreBackend, files: tuple[Path, Path]) -> None:
