@@ -110,9 +110,9 @@ def _decide_gguf(
     if why:
         return _sixteen(t, "gguf", why)
     if rule is not None and rule.format.lower() == KEEP:
-        return _sixteen(t, "gguf", f"your rule '{rule.pattern}'")
+        return _sixteen(t, "gguf", rule.why)
     if rule is not None:
-        wanted, reason = find_format(rule.format, "gguf"), f"your rule '{rule.pattern}'"
+        wanted, reason = find_format(rule.format, "gguf"), rule.why
         if wanted.contract.tensor_scale and t.role is Role.EMBED:
             raise UserError(
                 f"The embedding can not be {wanted.name}: llama.cpp reads no tensor scale for it.",
@@ -129,7 +129,7 @@ def _decide_gguf(
 
 def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, rule: Rule | None, why: str) -> Fate:
     if rule is not None and rule.format.lower() == KEEP:
-        return Fate(None, f"your rule '{rule.pattern}'")
+        return Fate(None, rule.why)
     if not _folder_quantizable(t):
         reason = "experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t)
         return Fate(None, reason)
@@ -142,7 +142,7 @@ def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, rule: Rule |
             return Fate(None, why)
         wanted, reason = find_format(target.base, "safetensors"), "the target's scheme"
     else:
-        wanted, reason = find_format(rule.format, "safetensors"), f"your rule '{rule.pattern}'"
+        wanted, reason = find_format(rule.format, "safetensors"), rule.why
     return _fit(wanted, reason, t, recipe.misfit, _smaller_groups(wanted))
 
 

@@ -36,10 +36,14 @@ class KeepGroup(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """Tensors whose name `pattern` finds (a regular expression, `re.search`) get `format`; 'keep' keeps 16 bits."""
+    """Tensors whose name `pattern` finds (a regular expression, `re.search`) get `format`; 'keep' keeps 16 bits.
+
+    reason: one clause on why, which the plan then gives for these tensors; '' when nobody said.
+    """
 
     pattern: str
     format: str
+    reason: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -56,6 +60,16 @@ class Rule:
 
     def matches(self, *names: str) -> bool:
         return any(re.search(self.pattern, n) for n in names)
+
+    @property
+    def why(self) -> str:
+        """What the plan says of the tensors that this rule decides."""
+        return self.reason or f"your rule '{self.pattern}'"
+
+    def to_dict(self) -> dict[str, str]:
+        """As it stands in a recipe; without a reason there is no such key, which readers before it did not know."""
+        plain = {"pattern": self.pattern, "format": self.format}
+        return plain | {"reason": self.reason} if self.reason else plain
 
 
 KEEP = "keep"
@@ -83,7 +97,7 @@ class Recipe:
                 "schema": SCHEMA_VERSION,
                 "target": self.target,
                 "method": self.method.value,
-                "rules": [{"pattern": r.pattern, "format": r.format} for r in self.rules],
+                "rules": [r.to_dict() for r in self.rules],
                 "keep": sorted(k.value for k in self.keep),
                 "keep_first": self.keep_first,
                 "keep_last": self.keep_last,
@@ -121,7 +135,7 @@ def _parse(data: Mapping[str, Any]) -> Recipe:
         recipe = Recipe(
             target=_typed(data.get("target", ""), str),
             method=Method(data.get("method", Method.SEARCH.value)),
-            rules=tuple(Rule(_typed(r["pattern"], str), _typed(r["format"], str)) for r in data.get("rules", ())),
+            rules=tuple(_rule(r) for r in data.get("rules", ())),
             keep=frozenset(KeepGroup(k) for k in data.get("keep", ())),
             keep_first=_count(data.get("keep_first", 0)),
             keep_last=_count(data.get("keep_last", 0)),
@@ -130,6 +144,10 @@ def _parse(data: Mapping[str, Any]) -> Recipe:
     except (KeyError, TypeError, ValueError) as e:
         raise UserError(f"This recipe has a wrong value: {e}.", "Save it again from the Recipe page.") from None
     return recipe
+
+
+def _rule(data: Mapping[str, Any]) -> Rule:
+    return Rule(*(_typed(value, str) for value in (data["pattern"], data["format"], data.get("reason", ""))))
 
 
 def _typed(value: Any, kind: type) -> Any:

@@ -1,166 +1,206 @@
-"""One group of one row, opened to its bits: values, scales, codes, the bytes that hold them, and what is read back."""
+"""One group of one row, opened to its bits: values, scales, codes, the bytes that hold them, and what is read back.
+
+The bytes are those of the file that a conversion writes, at the offsets where it writes them.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+import weakref
+from dataclasses import replace
 
-import numpy as np
-
-from core.checkpoint.base import Checkpoint
-from core.plan import Plan
-from core.recipe import Recipe
+from core.blocks import LONG_ROW, Block, encoded_runs, split, with_options
+from core.checkpoint.base import Checkpoint, Columns
+from core.checkpoint.dtypes import row_bytes
+from core.checkpoint.reading import PIECE
+from core.errors import UserError
+from core.formats import EncodeOptions
+from core.formats.pack_quantized import PackQuantized
+from core.inspect.bit_layout import FLOAT_BITS
+from core.inspect.granularity import Variant, side_by_side
+from core.inspect.group_bits import Packing, read_blocks, read_packed, with_original
+from core.inspect.group_types import (
+    WINDOW,
+    BitField,
+    GroupMap,
+    Metadata,
+    Place,
+    SourceRow,
+    StoredArray,
+    StoredBytes,
+)
+from core.models.gguf_tensors import MappedTensor
+from core.models.read_mapped import interleaved, read_mapped
+from core.placement import part_name, stored_parts
+from core.plan import Plan, TensorPlan
+from core.progress import CancelToken
+from core.recipe import Recipe, Rule
 from core.tensor_info import TensorInfo
+from kernels import ops
 
-WINDOW = 128  # values shown at once where one scale holds for a whole row or tensor, or there is none
-
-
-@dataclass(frozen=True)
-class BitField:
-    """Some bits of a stored number, and the bytes that hold them.
-
-    array: index into GroupMap.arrays. offset: first byte, absolute in that array's file. data: the bytes, as they stand
-    there. bit, width: which bits of these bytes, read as one little-endian number. shift: where they go in the number.
-    digit: for base-3 packing (TQ1_0) which of a byte's ternary digits, first is 0, else −1; bit and width are then those
-    of the whole byte.
-    """
-
-    array: int
-    offset: int
-    data: bytes
-    bit: int
-    width: int
-    shift: int = 0
-    digit: int = -1
-
-    @property
-    def hex(self) -> str:
-        """The bytes in file order, '3f a0'."""
-        return self.data.hex(" ")
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """A scale, minimum or zero point. meaning: 'scale', 'minimum', 'zero point', 'super-scale', 'super-minimum',
-    'sub-scale', 'sub-minimum', 'tensor scale'. value: the number as arithmetic uses it, weight units for scales
-    and minima, codes for zero points, a multiplier for sub-scales. code: the stored integer; None for floats.
-    """
-
-    meaning: str
-    value: float
-    code: int | None
-    fields: tuple[BitField, ...]
-
-
-@dataclass(frozen=True)
-class StoredArray:
-    """One array of the file. file: name inside the output folder; '' for a single file. name: of the tensor as stored.
-    offset, nbytes: its place in the file."""
-
-    file: str
-    name: str
-    dtype: str
-    offset: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class SourceRow:
-    """Where the row's original values come from: row `row` of tensor `tensor`; add: what conversion adds to each."""
-
-    tensor: str
-    row: int
-    add: float = 0.0
-
-
-@dataclass(frozen=True)
-class GroupMap:
-    """One group. All arrays have one entry a value; `columns` are theirs.
-
-    row counts the tensor's rows (all axes but the last multiplied); expert: of a stack, else None. window: the group is
-    longer than what is shown. formula: how a value is read back, in the names of `metadata`.
-    original: float32 values of the source, None when a stored file is looked at. codes: stored integers (unsigned as
-    they stand in the bits). levels: what each code stands for before scaling (q − zero, a codebook's entry).
-    reconstruction: float32. half_step: half the distance to the neighbouring level on the original's side, the largest
-    error that rounding alone makes (s/2 for evenly spaced levels), weight units. error: reconstruction − original, None
-    without an original.
-    """
-
-    tensor: str
-    format: str
-    shape: tuple[int, ...]
-    row: int
-    expert: int | None
-    group: int
-    group_size: int
-    columns: tuple[int, int]
-    window: bool
-    arrays: tuple[StoredArray, ...]
-    source: SourceRow | None
-    formula: str
-    metadata: tuple[Metadata, ...]
-    original: np.ndarray | None
-    codes: np.ndarray
-    levels: np.ndarray
-    fields: tuple[tuple[BitField, ...], ...]
-    reconstruction: np.ndarray
-    half_step: np.ndarray
-
-    @property
-    def error(self) -> np.ndarray | None:
-        return None if self.original is None else self.reconstruction - self.original
-
-
-@dataclass(frozen=True)
-class Variant:
-    """The same values under one granularity. name: 'per tensor', 'per channel', 'groups of 128' …; group: 0 for per
-    channel, −1 for per tensor. scale, zero: of the values' (first) group; boundaries: columns where groups begin.
-    reconstruction: float32, one a shown value. snr_db, max_error: of the shown values. effective_bits: a value, scales
-    and zero points included."""
-
-    name: str
-    group: int
-    bits: int
-    symmetric: bool
-    scale: float
-    zero: int
-    boundaries: tuple[int, ...]
-    codes: np.ndarray
-    reconstruction: np.ndarray
-    snr_db: float
-    max_error: float
-    row_snr_db: float
-    effective_bits: float
+__all__ = [
+    "WINDOW",
+    "BitField",
+    "GroupMap",
+    "Metadata",
+    "SourceRow",
+    "StoredArray",
+    "Variant",
+    "planned_group",
+    "recipe_with",
+    "side_by_side",
+    "stored_group",
+]
 
 
 def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, column: int) -> GroupMap:
     """The group of value (row, column) of planned tensor number `index`, as it will stand in the output of the plan.
 
-    Raises UserError when its values can not be stored, IndexError for a place outside of the tensor.
+    Only the rows that share bytes with it are encoded. Raises UserError when its values can not be stored, IndexError
+    for a place outside of the tensor.
     """
-    raise NotImplementedError
+    t = plan.tensors[index]
+    _check_place(t.rows, t.columns, row, column)
+    placed = sorted((p for p in plan.layout.parts if p.tensor == index), key=lambda p: p.part)
+    arrays = tuple(
+        StoredArray(plan.layout.files[p.file].name, part_name(t.name, part.suffix), part.dtype, p.offset, p.nbytes)
+        for p, part in zip(placed, stored_parts(t), strict=True)
+    )
+    block, options = _block_around(checkpoint, plan, index, row, column)
+    stored = StoredBytes(arrays, encoded_runs(checkpoint, t, block, options))
+    place = Place(t.name, t.shape, row, column)
+    if isinstance(t.format, PackQuantized):
+        zero = None if t.format.symmetric else 3
+        how = Packing(t.format.bits, t.format.group, arrays[1].dtype, zero)
+        found = read_packed(place, stored, how, t.format.name)
+    else:
+        found = read_blocks(place, stored, t.source_dtype if t.format is None else t.format.name)
+    original = read_mapped(checkpoint, t.source, row, row + 1, found.columns)[0]
+    return with_original(replace(found, source=_source_row(t.source, row, found.columns)), original)
 
 
 def stored_group(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: int) -> GroupMap:
-    """What is in the file already: the group of value (row, column) of a tensor of a checkpoint; original is None."""
-    raise NotImplementedError
+    """What is in the file already: the group of value (row, column) of a tensor of a checkpoint; original is None.
 
-
-def recipe_with(recipe: Recipe, name: str, format_name: str) -> Recipe:
-    """The recipe with that format for that tensor alone, before all other rules: to look at another format's group."""
-    raise NotImplementedError
-
-
-def side_by_side(
-    rows: np.ndarray,
-    row: int,
-    columns: tuple[int, int],
-    bits: int,
-    symmetric: bool,
-    tensor_range: tuple[float, float] | None = None,
-) -> tuple[Variant, ...]:
-    """Columns of one of the rows, float32 [R, K], under per tensor, per channel, groups of 128, 64 and 32.
-
-    tensor_range: lowest and highest value of the whole tensor, where `rows` is a part of it. Round to nearest, float16
-    scales. Groups that do not divide K are left out.
+    A weight of a compressed-tensors folder is named by its '…weight_packed'; row and column are then the weight's.
+    Raises UserError for types without a bit layout here, IndexError for a place outside of the tensor.
     """
-    raise NotImplementedError
+    parts = [tensor]
+    if tensor.name.endswith("_packed"):
+        return _stored_packed(checkpoint, tensor, row, column)
+    _check_place(tensor.rows, tensor.columns, row, column)
+    if tensor.dtype == "NVFP4":
+        beside = tensor.name.removesuffix(".weight") + ".scale"
+        parts += [t for t in checkpoint.tensors if t.name == beside and t.dtype == "F32"]
+    arrays = tuple(_stored_array(checkpoint, p) for p in parts)
+    columns = _whole_blocks(tensor.columns, column)
+    runs = [
+        (0, row * row_bytes(tensor.dtype, tensor.columns) + row_bytes(tensor.dtype, columns[0]),
+         checkpoint.read_raw(tensor, row, row + 1, columns).reshape(-1)),
+        *((1, 0, checkpoint.read_raw(p).reshape(-1)) for p in parts[1:]),
+    ]  # fmt: skip
+    return read_blocks(Place(tensor.name, tensor.shape or (1,), row, column), StoredBytes(arrays, runs), tensor.dtype)
+
+
+def recipe_with(recipe: Recipe, name: str, format_name: str, reason: str = "") -> Recipe:
+    """The recipe with that format for that tensor alone, before all other rules: to look at another format's group."""
+    return replace(recipe, rules=(Rule(f"^{re.escape(name)}$", format_name, reason), *recipe.rules))
+
+
+def _check_place(rows: int, columns: int, row: int, column: int) -> None:
+    if not (0 <= row < rows and 0 <= column < columns):
+        raise IndexError(f"value ({row}, {column}) of a tensor of {rows} × {columns}")
+
+
+def _whole_blocks(columns: int, column: int) -> Columns:
+    """The columns to read around one: the row, or a piece of it where it is long."""
+    if columns <= LONG_ROW:
+        return 0, columns
+    left = column // PIECE * PIECE
+    return left, min(columns, left + PIECE)
+
+
+_AMAX: weakref.WeakKeyDictionary[Checkpoint, dict[tuple[str, int], float]] = weakref.WeakKeyDictionary()
+
+
+def _block_around(checkpoint: Checkpoint, plan: Plan, index: int, row: int, column: int) -> tuple[Block, EncodeOptions]:
+    """The smallest block that a run would encode to the same bytes, and its options."""
+    t = plan.tensors[index]
+    unit = t.format.row_multiple if t.format else 1
+    start = row // unit * unit
+    block = Block(index, start, min(t.rows, start + unit), _whole_blocks(t.columns, column))
+    options = EncodeOptions(method=plan.recipe.method)
+    token = CancelToken()
+    if t.format is None:
+        return block, options
+    if t.format.needs_amax:
+        return block, replace(options, amax=_matrix_amax(checkpoint, t, row))
+    if t.format.scales_rows and t.columns > LONG_ROW:
+        pieces = [b for b in split(index, t, 1) if b.start <= row < b.stop]
+        _, options = next(with_options(checkpoint, t, pieces, options, token))
+        return replace(block, start=pieces[0].start, stop=pieces[0].stop), options
+    return block, options
+
+
+def _matrix_amax(checkpoint: Checkpoint, t: TensorPlan, row: int) -> float:
+    """Largest |value| of the matrix that the row is in; looked up once a matrix."""
+    height = t.shape[-2] if len(t.shape) > 1 else 1
+    expert = row // height
+    known = _AMAX.setdefault(checkpoint, {})
+    key = (t.source.name, expert)
+    if key not in known:
+        blocks = [b for b in split(0, t, 1) if expert * height <= b.start < (expert + 1) * height]
+        known[key] = max(
+            float(ops.scan(read_mapped(checkpoint, t.source, b.start, b.stop, b.columns)).amax) for b in blocks
+        )
+    return known[key]
+
+
+def _source_row(source: MappedTensor, row: int, columns: Columns) -> SourceRow | None:
+    """Through a permutation of heads, a stack of experts and an offset, back to the tensor that the values are from."""
+    if not source.pieces:
+        return None
+    order: tuple[int, ...] = ()
+    if source.permute_heads and len(source.shape) == 1:
+        of_head = source.columns // source.permute_heads
+        within = interleaved(of_head, 1)
+        order = tuple(c // of_head * of_head + int(within[c % of_head]) for c in range(*columns))
+    elif source.permute_heads:
+        of_head = source.rows // source.permute_heads
+        row = row // of_head * of_head + int(interleaved(of_head, 1)[row % of_head])
+    for piece in source.pieces:
+        size = piece.stop - piece.start
+        if row < size:
+            return SourceRow(piece.tensor.name, piece.start + row, source.add, order)
+        row -= size
+    raise IndexError(row)
+
+
+def _stored_array(checkpoint: Checkpoint, t: TensorInfo) -> StoredArray:
+    return StoredArray(checkpoint.files[t.file].name, t.name, t.dtype, t.offset, t.nbytes)
+
+
+def _stored_packed(checkpoint: Checkpoint, packed: TensorInfo, row: int, column: int) -> GroupMap:
+    base = packed.name.removesuffix("_packed")
+    beside = {t.name: t for t in checkpoint.tensors if t.name.startswith(base + "_")}
+    scale, dims, zero = (beside.get(f"{base}_{end}") for end in ("scale", "shape", "zero_point"))
+    if scale is None or dims is None or f"{base}_g_idx" in beside:
+        raise UserError(f"'{packed.name}' is stored in a way that is not known here.", "Look at another tensor.")
+    given = checkpoint.read_raw(dims).reshape(-1).view("<i8" if dims.dtype == "I64" else "<i4")
+    shape = (int(given[0]), int(given[1]))
+    _check_place(*shape, row, column)
+    bits = max((b for b in range(1, 9) if -(-shape[1] * b // 32) == packed.columns), default=0)
+    if not bits or shape[1] % scale.columns or scale.dtype not in FLOAT_BITS:
+        raise UserError(f"'{packed.name}' and its scales contradict each other.", "Download the model again.")
+    group = shape[1] // scale.columns
+    parts = [packed, scale, *([zero] if zero else [])]
+    arrays = tuple(_stored_array(checkpoint, p) for p in parts)
+    line = row * bits // 32
+    runs = [(0, row * packed.columns * 4, checkpoint.read_raw(packed, row, row + 1).reshape(-1)),
+            (1, row * scale.nbytes // scale.rows, checkpoint.read_raw(scale, row, row + 1).reshape(-1))]  # fmt: skip
+    if zero:
+        last = (row * bits + bits - 1) // 32
+        runs.append((2, line * zero.columns * 4, checkpoint.read_raw(zero, line, last + 1).reshape(-1)))
+    how = Packing(bits, 0 if group == shape[1] else group, scale.dtype, 2 if zero else None)
+    label = f"w{bits}a16-" + (f"g{how.group}" if how.group else "channel") + ("-asym" if zero else "")
+    return read_packed(Place(base, shape, row, column), StoredBytes(arrays, runs), how, label)

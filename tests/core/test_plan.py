@@ -140,3 +140,13 @@ def test_zero_points_are_warned_of(tiny):
     assert "Marlin" not in warned("w4a16-g64-asym")
     assert "Marlin" in warned("w8a16-g64-asym")
     assert "zero points" not in warned("w4a16-g64")
+
+
+def test_a_rules_reason_is_the_tensors_reason(tiny):
+    because = "kept: channel 1,247 is 38 × the median"
+    for target, kept in (("Q4_K_M", "BF16"), ("w4a16-g128", "BF16")):
+        plan = make_plan(tiny, Recipe(target, rules=(Rule(r"layers\.0\..*down_proj", "keep", because),)))
+        (t,) = [t for t in plan.tensors if t.reason == because]
+        assert t.format_name == kept
+    plan = make_plan(tiny, Recipe("Q4_K_M", rules=(Rule("ffn_up", "Q8_0", because), Rule("ffn_down", "Q8_0"))))
+    assert {t.reason for t in plan.tensors if t.format_name == "Q8_0"} == {because, "your rule 'ffn_down'"}

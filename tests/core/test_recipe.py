@@ -35,6 +35,7 @@ def test_json_gives_the_same_recipe_back():
         ('{"schema": 1, "rules": [{"pattern": "("}]}', "wrong value"),
         ('{"schema": 1, "rules": [{"pattern": "(", "format": "keep"}]}', "not a valid pattern"),
         ('{"schema": 1, "rules": 5}', "wrong value"),
+        ('{"schema": 1, "rules": [{"pattern": "a", "format": "keep", "reason": 5}]}', "wrong value"),
         ('{"schema": 1, "target": 5}', "wrong value"),
         ("[" * 100_000, "not valid JSON"),
     ],
@@ -48,3 +49,14 @@ def test_wrong_recipes_are_named(text, says):
 
 def test_schema_version_is_written():
     assert json.loads(FULL.to_json())["schema"] == 1
+
+
+def test_a_reason_is_kept_and_recipes_without_one_are_as_they_were():
+    told = Recipe(rules=(Rule("ffn_down", "keep", "kept: channel 1,247 is 38 × the median"), Rule("attn_v", "Q8_0")))
+    assert Recipe.from_json(told.to_json()) == told
+    assert json.loads(told.to_json())["rules"] == [
+        {"pattern": "ffn_down", "format": "keep", "reason": "kept: channel 1,247 is 38 × the median"},
+        {"pattern": "attn_v", "format": "Q8_0"},
+    ]
+    assert told.rules[0].why == "kept: channel 1,247 is 38 × the median"
+    assert told.rules[1].why == "your rule 'attn_v'"
