@@ -245,9 +245,10 @@ def bench(args: argparse.Namespace, token: CancelToken) -> int:
         results = _drive(measure(models, settings, token))
         contract = contract_of(models[0])
         sweeps = _layer_sweeps(models[0], args, token) if args.sweep else []
+        context = args.context or min(SWEEP_CONTEXT, *(max(model.config.context - 1, 1) for model in models))
     comparison = against(results[0], results[1]) if args.baseline else None
     if args.sweep and args.baseline:
-        sweeps.append(_decode_sweep(args, token))
+        sweeps.append(_decode_sweep(args, context, token))
     data = speed_data(results[0], comparison)
     if args.sweep:
         from core.runtime.sweep import sweep_data
@@ -294,10 +295,9 @@ def _layer_sweeps(model: LoadedModel, args: argparse.Namespace, token: CancelTok
     return [_drive(layer_sweep(a, b, model.arithmetic.activations, threads, cancel=token)) for a, b in pairs]
 
 
-def _decode_sweep(args: argparse.Namespace, token: CancelToken) -> Sweep:
+def _decode_sweep(args: argparse.Namespace, context: int, token: CancelToken) -> Sweep:
     from core.runtime.sweep import decode_sweep
 
-    context = args.context or SWEEP_CONTEXT
     for sequences in SWEEP_SEQUENCES:
         with ExitStack() as stack:
             try:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 from tiny_models import byte_tokens
@@ -108,6 +109,8 @@ def fake_program(rows: int = 64, columns: int = 32) -> Program:
 
 
 class FakeModel:
+    longest = 4096  # tokens that it was made for
+
     def __init__(
         self,
         follow: Callable[[int], int] | bytes,
@@ -125,6 +128,7 @@ class FakeModel:
         self.engine = FakeEngine(follow, capacity, sequences)
         self.capacity, self.sequences = capacity, sequences
         self.weight_bytes = 2000
+        self.config = SimpleNamespace(context=self.longest)
         self.arithmetic, self.cache_dtype = Arithmetic(), "F16"
         self.unloaded = False
 

@@ -135,10 +135,8 @@ def _load(
 
     checkpoint = open_checkpoint(setup.path)
     try:
-        reading = in_background(
-            partial(decoder_config, checkpoint), token, LoadStep(side, -1.0)
-        )  # may start transformers
-        config = yield from reading
+        nothing = LoadStep(side, -1.0)
+        config = yield from in_background(partial(decoder_config, checkpoint), token, nothing)  # may start transformers
         context = capacity or min(setup.context, config.context)
         steps = loading(checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], token=token)
         while True:

@@ -258,6 +258,18 @@ def test_bench_with_sweeps(run: Run, loaded: list[FakeModel], tmp_path: Path, mo
     assert "Compression stops helping" in text
 
 
+def test_a_sweeps_context_is_what_a_short_model_has(
+    run: Run, loaded: list[FakeModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.runtime.layers.SQUARE", 64)
+    monkeypatch.setattr(cli_generate, "SWEEP_SEQUENCES", (2,))
+    monkeypatch.setattr(FakeModel, "longest", 64)
+    words = ("--prompt-tokens", "4", "--decode-tokens", "3", "--runs", "1", "--sweep", "--no-history", "--json")
+    code, out, _ = run("bench", "xab", "--baseline", "xab", *words)
+    assert code == 0
+    assert json.loads(out)["sweeps"][-1]["title"] == "decode step, context 63"
+
+
 def test_bench_refuses_before_it_loads(run: Run, loaded: list[FakeModel], tmp_path: Path) -> None:
     code, _, err = run("bench", "xab", "--prompt-tokens", "0")
     assert code == 1
