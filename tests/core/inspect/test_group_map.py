@@ -107,7 +107,7 @@ def test_levels_and_scales_give_what_the_gguf_library_decodes(llama, kind):
         low = meaning.get("minimum", 0.0) - meaning.get("super-minimum", 0.0) * meaning.get("sub-minimum", 0.0)
         by_hand = step * meaning.get("tensor scale", 1.0) * g.levels.astype(np.float64) + low
         np.testing.assert_allclose(g.reconstruction, by_hand, rtol=1e-5, atol=1e-7)
-        assert np.all(np.abs(g.error) <= g.half_step * 1.0001) or kind in CLIPPING
+        assert np.all(np.abs(g.error) <= g.half_step * 1.02) or kind in CLIPPING
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
