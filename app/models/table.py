@@ -124,10 +124,14 @@ class RowsModel(QAbstractTableModel):
         self._order = self._arranged()
         self.endResetModel()
 
+    def total(self, column: int) -> str:
+        """Text of that column in the totals row, over the rows shown."""
+        text = self.columns[column].total
+        return text(self.shown()) if text else ""
+
     def totals(self) -> list[str]:
         """Text of the totals row, one a column, over the rows shown."""
-        shown = self.shown()
-        return [c.total(shown) if c.total else "" for c in self.columns]
+        return [self.total(column) for column in range(len(self.columns))]
 
     # ---- Qt --------------------------------------------------------------------------------------------------------
 

@@ -164,21 +164,29 @@ class TotalsRow(QWidget):
         for signal in (model.modelReset, model.dataChanged, model.layoutChanged):
             signal.connect(self._ask)
         self._texts = model.totals()
-        # Many rows may change in one go; the sums are made once, when the event loop gets to it.
-        self._later = QTimer(self, singleShot=True, interval=0)
-        self._later.timeout.connect(self.refresh)
+        # Many rows may change in one go; the sums are made once, when the event loop gets to it, a column a turn.
+        self._column = 0
+        self._later = QTimer(self, interval=0)
+        self._later.timeout.connect(self._sum_next)
 
     def texts(self) -> list[str]:
         """What stands in the totals row, one text a column."""
         return list(self._texts)
 
     def _ask(self, *_: object) -> None:
-        if not self.isHidden() and not self._later.isActive():
+        if not self.isHidden():
+            self._column = 0
             self._later.start()
 
-    def refresh(self) -> None:
-        """Make the sums of the rows shown now."""
-        self._texts = self._model.totals()
+    def _sum_next(self) -> None:
+        columns = self._model.columns
+        while self._column < len(columns) and columns[self._column].total is None:
+            self._column += 1
+        if self._column < len(columns):
+            self._texts[self._column] = self._model.total(self._column)
+            self._column += 1
+            return
+        self._later.stop()
         self.setAccessibleDescription(", ".join(t for t in self._texts if t))
         self.update()
 
