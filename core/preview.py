@@ -52,7 +52,7 @@ def preview(
     Raises UserError when its values can not be stored in the format, Cancelled when the token is set.
     """
     start = time.perf_counter()
-    ranges = _sample(tensor, max_values)
+    ranges = sample_ranges(tensor, max_values)
     blocks = []
     for first, last, columns in ranges:
         token.check()
@@ -62,7 +62,7 @@ def preview(
     total = ErrorSum()
     for source in blocks:
         token.check()
-        total.add(measure(source, _round_trip(tensor, source, options)))
+        total.add(measure(source, round_trip(tensor, source, options)))
     edges, counts = _histogram(blocks)
     return PreviewResult(
         name=tensor.name,
@@ -84,14 +84,15 @@ def sample_model(checkpoint: Checkpoint, plan: Plan, token: CancelToken) -> Iter
         yield i, len(chosen), preview(checkpoint, t, plan.recipe.method, token, SAMPLE_VALUES)
 
 
-def _round_trip(tensor: TensorPlan, source: np.ndarray, options: EncodeOptions) -> np.ndarray:
+def round_trip(tensor: TensorPlan, source: np.ndarray, options: EncodeOptions) -> np.ndarray:
+    """What is read back of these rows, float32 of the same shape; the rows themselves where bytes are copied."""
     if tensor.format is None:
         return source
     parts = encode(tensor, source, options)
     return tensor.format.decode(parts, *source.shape)
 
 
-def _sample(tensor: TensorPlan, max_values: int) -> list[tuple[int, int, Columns]]:
+def sample_ranges(tensor: TensorPlan, max_values: int) -> list[tuple[int, int, Columns]]:
     """Runs of rows, spread evenly, that together have about max_values values; everything when it is less."""
     rows, unit = tensor.rows, tensor.format.row_multiple if tensor.format else 1
     whole = (0, tensor.columns)
