@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,47 +25,51 @@ LEAST = 5
 
 
 @dataclass(frozen=True)
-class MapTile:
-    """One tensor. row: label of its row. layer: its column, None for tensors that belong to no layer.
-
-    value: None while unknown (`known` False) or where the measure does not apply. words: what is told about it.
-    """
+class MapTensor:
+    """row: label of its row. layer: its column, None for tensors that belong to no layer."""
 
     name: str
     row: str
     layer: int | None
-    value: float | None
-    known: bool
-    words: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ModelPicture:
-    """what: the measure's name, with its unit; falling: small values are the worrying, bright ones. log: colours."""
+    """tensors: in the order of their rows. values: by name; a tensor without an entry is not known yet, None means that
+    the measure does not apply, infinite values have the colour of the end of the scale.
+
+    what: the measure with its unit. falling: small values are the worrying, bright ones. log: colours in even steps of
+    the logarithm. words(name): all about a tensor's value in a sentence. text(value): on the colour bar.
+    """
 
     title: str
     what: str
-    tiles: tuple[MapTile, ...]
+    tensors: tuple[MapTensor, ...]
+    values: Mapping[str, float | None]
+    words: Callable[[str], str]
     log: bool = True
     falling: bool = False
     text: Callable[[float], str] = short
-    exact: str = ""  # what an infinite value is, such as 'exact'
 
 
-@dataclass
+@dataclass(eq=False)
 class _Cell:
-    """All tensors of one place; the most worrying gives the colour."""
+    """All tensors of one place; the most worrying one gives the colour."""
 
-    row: int
-    column: int
-    tiles: list[MapTile] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    worst: str = ""
+    value: float | None = None
+    known: bool = False
 
-    def worst(self, falling: bool) -> MapTile:
-        known = [t for t in self.tiles if t.value is not None and not math.isnan(t.value)]
-        if not known:
-            return self.tiles[0]
-        pick = min if falling else max
-        return pick(known, key=lambda t: t.value if t.value is not None else 0.0)
+    def look(self, shown: ModelPicture) -> None:
+        self.worst, self.value = self.names[0], None
+        self.known = any(name in shown.values for name in self.names)
+        for name in self.names:
+            value = shown.values.get(name)
+            if value is None or math.isnan(value):
+                continue
+            if self.value is None or (value < self.value if shown.falling else value > self.value):
+                self.worst, self.value = name, value
 
 
 class ModelMap(FigurePanel):
@@ -111,22 +115,23 @@ class ModelMap(FigurePanel):
         shown = self._shown
         if shown is None:
             return ""
-        known = [t for t in shown.tiles if t.value is not None]
-        words = f"{shown.what} of {format_count(len(known))} of {format_count(len(shown.tiles))} tensors."
-        finite = [t for t in known if t.value is not None and math.isfinite(t.value)]
+        known = {name: value for name, value in shown.values.items() if value is not None}
+        words = f"{shown.what} of {format_count(len(known))} of {format_count(len(shown.tensors))} tensors."
+        finite = [name for name, value in known.items() if math.isfinite(value)]
         if finite:
-            worst = (min if shown.falling else max)(finite, key=lambda t: t.value if t.value is not None else 0.0)
-            words += f" {'Smallest' if shown.falling else 'Largest'}: {worst.words}."
+            worst = (min if shown.falling else max)(finite, key=known.__getitem__)
+            words += f" {'Smallest' if shown.falling else 'Largest'}: {shown.words(worst)}."
         return words
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         shown = self._shown
         if shown is None:
             return ("tensor",), ()
-        return ("tensor", "role", "layer", shown.what), [
-            (t.name, t.row, "" if t.layer is None else t.layer, "" if t.value is None else float(t.value))
-            for t in shown.tiles
-        ]
+        rows = []
+        for t in shown.tensors:
+            value = shown.values.get(t.name)
+            rows.append((t.name, t.row, "" if t.layer is None else t.layer, "" if value is None else float(value)))
+        return ("tensor", "role", "layer", shown.what), rows
 
     def _on_pointed(self, name: str, words: str) -> None:
         self.readout.setText(words or self.read_hint())
@@ -149,6 +154,7 @@ class _Canvas(QWidget):
         self._cursor: tuple[int, int] | None = None
         self._where: dict[str, tuple[int, int]] = {}
         self._chosen = ""
+        self._bar = False
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
@@ -160,22 +166,27 @@ class _Canvas(QWidget):
     # ---- content ---------------------------------------------------------------------------------------------------
 
     def set_picture(self, shown: ModelPicture) -> None:
+        if self._shown is None or self._shown.tensors is not shown.tensors:
+            self._arrange(shown.tensors)
         self._shown = shown
-        self._rows = list(dict.fromkeys(t.row for t in shown.tiles))
-        self._layers = sorted({t.layer for t in shown.tiles if t.layer is not None})
+        for cell in self._cells.values():
+            cell.look(shown)
+        values = [value for value in shown.values.values() if value is not None]
+        self._scale = scale_for(np.array(values or [math.nan]), log=shown.log, falling=shown.falling)
+        self._bar = bool(values)
+        self.update()
+
+    def _arrange(self, tensors: tuple[MapTensor, ...]) -> None:
+        self._rows = list(dict.fromkeys(t.row for t in tensors))
+        self._layers = sorted({t.layer for t in tensors if t.layer is not None})
         rows = {name: i for i, name in enumerate(self._rows)}
         columns = {layer: i + 1 for i, layer in enumerate(self._layers)}
-        self._cells, self._where = {}, {}
-        for tile in shown.tiles:
-            place = rows[tile.row], columns[tile.layer] if tile.layer is not None else 0
-            self._cells.setdefault(place, _Cell(*place)).tiles.append(tile)
-            self._where[tile.name] = place
-        values = [t.value for t in shown.tiles if t.value is not None]
-        self._scale = scale_for(np.array(values or [math.nan]), log=shown.log, falling=shown.falling)
-        if self._cursor not in self._cells:
-            self._cursor = None
+        self._cells, self._where, self._cursor = {}, {}, None
+        for tensor in tensors:
+            place = rows[tensor.row], columns[tensor.layer] if tensor.layer is not None else 0
+            self._cells.setdefault(place, _Cell()).names.append(tensor.name)
+            self._where[tensor.name] = place
         self.updateGeometry()
-        self.update()
 
     def choose(self, name: str) -> None:
         self._chosen = name
@@ -218,17 +229,17 @@ class _Canvas(QWidget):
             painter.setFont(ui_font(CAPTION))
             left, top, width, height = self._grid()
             self._paint_labels(painter, left, top, width, height)
-            for (row, column), cell in self._cells.items():
-                self._paint_cell(painter, self._box(row, column), cell, shown)
+            for place, cell in self._cells.items():
+                self._paint_cell(painter, self._box(*place), cell)
             bottom = top + height * len(self._rows)
             right = self._box(0, len(self._layers)).right()
             bar = QRectF(right + SPACE_2, top, self.width() - right - SPACE_2, max(90.0, bottom - top))
-            if any(t.value is not None for t in shown.tiles):
+            if self._bar:
                 paint_bar(painter, bar, self._scale, shown.what, theme, text=shown.text)
-            for place, color in ((self._where.get(self._chosen), theme.color("accent")),):
-                if place is not None:
-                    painter.setPen(QPen(color, FOCUS_WIDTH))
-                    painter.drawRect(self._box(*place).adjusted(-1, -1, 0, 0))
+            chosen = self._where.get(self._chosen)
+            if chosen is not None:
+                painter.setPen(QPen(theme.color("accent"), FOCUS_WIDTH))
+                painter.drawRect(self._box(*chosen).adjusted(-1, -1, 0, 0))
             if self._cursor is not None and self.hasFocus():
                 for ink, thick in ((BLACK, 4), (WHITE, 2)):
                     painter.setPen(QPen(ink, thick))
@@ -258,21 +269,18 @@ class _Canvas(QWidget):
             first, last = self._box(0, 1), self._box(0, len(self._layers))
             painter.drawText(QRectF(first.left(), bottom + 13, last.right() - first.left(), 14), center, "layer")
 
-    def _paint_cell(self, painter: QPainter, box: QRectF, cell: _Cell, shown: ModelPicture) -> None:
+    def _paint_cell(self, painter: QPainter, box: QRectF, cell: _Cell) -> None:
         theme = current()
-        tile = cell.worst(shown.falling)
         gap = 1.0 if min(box.width(), box.height()) > 6 else 0.0
         inside = box.adjusted(0, 0, -gap, -gap)
-        if tile.value is None or math.isnan(tile.value):
+        if cell.value is None:
             painter.fillRect(inside, theme.color("sunken"))
-            painter.setPen(QPen(theme.color("border"), 1))
-            middle = inside.center()
-            if tile.known:  # the measure does not apply here
+            if cell.known:  # the measure does not apply here
+                painter.setPen(QPen(theme.color("border"), 1))
+                middle = inside.center()
                 painter.drawLine(QPointF(middle.x() - 3, middle.y()), QPointF(middle.x() + 3, middle.y()))
             return
-        value = tile.value
-        if math.isinf(value):
-            value = self._scale.high if value > 0 else self._scale.low
+        value = min(max(cell.value, self._scale.low), self._scale.high)
         painter.fillRect(inside, self._scale.color(value))
 
     # ---- pointer and keyboard --------------------------------------------------------------------------------------
@@ -285,13 +293,13 @@ class _Canvas(QWidget):
         if place is None or self._shown is None:
             return ""
         cell = self._cells[place]
-        worst = cell.worst(self._shown.falling)
-        if len(cell.tiles) == 1:
-            return worst.words
-        return f"{format_count(len(cell.tiles))} tensors, the most striking: {worst.words}"
+        words = self._shown.words(cell.worst)
+        if len(cell.names) == 1:
+            return words
+        return f"{format_count(len(cell.names))} tensors, the most striking: {words}"
 
     def _tell(self, place: tuple[int, int] | None) -> None:
-        name = self._cells[place].worst(self._shown.falling).name if place is not None and self._shown else ""
+        name = self._cells[place].worst if place is not None else ""
         self.pointed.emit(name, self._words(place))
 
     def mouseMoveEvent(self, event: QMouseEvent) -> None:
@@ -309,8 +317,7 @@ class _Canvas(QWidget):
         self.pointed.emit("", self.words())
 
     def _open(self, place: tuple[int, int]) -> None:
-        if self._shown is not None:
-            self.opened.emit(self._cells[place].worst(self._shown.falling).name)
+        self.opened.emit(self._cells[place].worst)
 
     def focusInEvent(self, event: QFocusEvent) -> None:
         super().focusInEvent(event)

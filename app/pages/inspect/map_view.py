@@ -1,0 +1,261 @@
+"""The Map: every tensor of the model coloured by one measure, filled while the survey runs, and the same as a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import Qt, QTimer
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QProgressBar, QSplitter, QVBoxLayout, QWidget
+
+from app.jobs.inspect import ERROR_KEY, FORMAT_KEY, SURVEY_KEY, TENSOR_KEY, survey_work
+from app.jobs.runner import Job
+from app.models.table import RowsModel
+from app.models.table_view import TablePanel
+from app.pages.inspect.measures import MEASURES, map_rows, survey_columns, value_of, words_about
+from app.pages.inspect.state import InspectState
+from app.plots.model_map import MapTensor, ModelMap, ModelPicture
+from app.services import Services
+from app.theme import SPACE_2, SPACE_3
+from app.widgets.basics import label, quiet_button
+from app.widgets.calm import CalmCombo
+from app.widgets.inline_error import InlineError
+from app.widgets.text import explain
+from core.units import format_count, format_decimal, format_percent
+
+if TYPE_CHECKING:
+    from core.checkpoint.base import Checkpoint
+    from core.inspect.survey import SurveyRow
+    from core.plan import Plan
+    from core.tensor_info import TensorInfo
+
+WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Finer (dB)")
+RATIO = 2  # the column that the table is sorted by at first
+REFRESH = 100  # ms between two pictures of the survey …
+CROWDED, CROWDED_REFRESH = 1000, 600  # … and with more tensors than this
+PLAN_REST = 400  # ms without another plan before its errors are predicted
+AHEAD = (TENSOR_KEY, FORMAT_KEY, ERROR_KEY)  # what somebody waits for goes before the survey
+
+
+class MapView(QWidget):
+    """The survey begins when the view is first shown with a model, and anew with another plan."""
+
+    def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state, self._jobs = state, services.jobs
+        self._rows: dict[str, SurveyRow] = {}
+        self._tensors: tuple[MapTensor, ...] = ()
+        self._places: dict[str, int] = {}  # number of each tensor in the table
+        self._news: dict[int, TensorInfo] = {}
+        self._surveyed: tuple[Checkpoint, Plan | None] | None = None  # what the rows are of, once the survey has begun
+        self._job: Job | None = None
+        self._paused = False
+        self._make_parts()
+        self._lay_out()
+        self._connect()
+        self._on_model()
+
+    # ---- parts -----------------------------------------------------------------------------------------------------
+
+    def _make_parts(self) -> None:
+        self.measure = CalmCombo()
+        self.measure.setAccessibleName("Measure that colours the map")
+        self.measure.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+        for measure in MEASURES:
+            self.measure.addItem(measure.title)
+            hint = explain(measure.title)
+            self.measure.setItemData(self.measure.count() - 1, hint, Qt.ItemDataRole.ToolTipRole)
+        self.measure.activated.connect(lambda _row: self._show())
+        self.progress = QProgressBar()
+        self.progress.setAccessibleName("Progress of the survey")
+        self.progress.setTextVisible(False)
+        self.progress.setFixedWidth(120)
+        self.status = label("", "muted")
+        self.stop = quiet_button("Stop", self._stop, icon="x", hint="Stop measuring; what is there stays")
+        self.again = quiet_button("Go on", self._start, icon="play", hint="Measure the tensors that are still missing")
+        self.map = ModelMap("Map of the model")
+        self.error = InlineError()
+        self.error.set_dismissable(False)
+        self.error.hide()
+        self.table = TablePanel(
+            RowsModel(survey_columns(self._rows), explain), "Tensors of the map", WIDTHS,
+            filter_hint="Filter tensors by name or format", totals=False,
+        )  # fmt: skip
+        self.table.view.sortByColumn(RATIO, Qt.SortOrder.DescendingOrder)
+        self._refresh = QTimer(self, singleShot=True, interval=REFRESH)
+        self._refresh.timeout.connect(self._show_news)
+        self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_REST)
+        self._plan_timer.timeout.connect(self._start_if_needed)
+
+    def _lay_out(self) -> None:
+        word = label("Coloured by", "muted")
+        word.setBuddy(self.measure)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addWidget(word)
+        row.addWidget(self.measure)
+        row.addSpacing(SPACE_2)
+        row.addWidget(self.progress)
+        row.addWidget(self.status, 1)
+        row.addWidget(self.stop)
+        row.addWidget(self.again)
+        split = QSplitter(Qt.Orientation.Vertical)
+        split.setChildrenCollapsible(False)
+        split.setHandleWidth(SPACE_2)
+        split.addWidget(self.map)
+        split.addWidget(self.table)
+        split.setStretchFactor(0, 3)
+        split.setStretchFactor(1, 2)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_3)
+        layout.addLayout(row)
+        layout.addWidget(self.error)
+        layout.addWidget(split, 1)
+
+    def _connect(self) -> None:
+        state = self._state
+        state.model_changed.connect(self._on_model)
+        state.plan_changed.connect(self._on_plan)
+        state.tensor_changed.connect(self._mark)
+        self.map.tensor_opened.connect(state.open)
+        self.table.row_chosen.connect(lambda tensor: state.choose(tensor.name))
+        self.table.row_activated.connect(lambda tensor: state.open(tensor.name))
+        self._jobs.changed.connect(self._make_way)
+
+    # ---- the model and its plan ------------------------------------------------------------------------------------
+
+    def _on_model(self) -> None:
+        self._jobs.discard(SURVEY_KEY)
+        self._rows.clear()
+        self._news.clear()
+        self._job, self._surveyed, self._paused = None, None, False
+        checkpoint = self._state.checkpoint
+        tensors = checkpoint.tensors if checkpoint is not None else ()
+        self._tensors = map_rows(tensors)
+        self._places = {t.name: i for i, t in enumerate(tensors)}
+        self._refresh.setInterval(REFRESH if len(tensors) <= CROWDED else CROWDED_REFRESH)
+        self.table.model.set_rows(tensors)
+        self.error.hide()
+        self._show()
+        self._mark()
+        if self.isVisible():
+            self._start_if_needed()
+
+    def _on_plan(self) -> None:
+        if self.isVisible():
+            self._plan_timer.start()
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._plan_timer.start(0 if self._surveyed is None else PLAN_REST)
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._plan_timer.stop()  # what runs goes on: it is wanted when somebody comes back
+
+    def _start_if_needed(self) -> None:
+        checkpoint, plan = self._state.checkpoint, self._state.plan
+        if checkpoint is None or self._surveyed == (checkpoint, plan):
+            return
+        self._start()
+
+    # ---- the survey ------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Measure; what is known from before is there again at once."""
+        checkpoint, plan = self._state.checkpoint, self._state.plan
+        if checkpoint is None:
+            return
+        self._surveyed = checkpoint, plan
+        self._paused = False
+        self.error.hide()
+        self._job = self._jobs.run(
+            "Survey the model", survey_work(checkpoint, plan), lambda _result: self._end(""), self._fail,
+            self._on_rows, on_cancelled=lambda: self._end("Stopped."), latest_key=SURVEY_KEY, owner=self,
+        )  # fmt: skip
+        self._make_way()
+        self._show_progress()
+
+    def _stop(self) -> None:
+        if self._job is not None:
+            self._job.cancel()
+
+    def _on_rows(self, news: tuple[Any, ...]) -> None:
+        tensors = self._state.checkpoint.tensors if self._state.checkpoint is not None else ()
+        for step in news:
+            row = step.result
+            self._rows[row.name] = row
+            place = self._places.get(row.name)
+            if place is not None:
+                self._news[place] = tensors[place]
+        if not self._refresh.isActive():
+            self._refresh.start(0 if len(self._rows) == len(news) else self._refresh.interval())
+
+    def _show_news(self) -> None:
+        news, self._news = self._news, {}
+        self.table.model.replace_rows(news)
+        header = self.table.view.horizontalHeader()
+        if header.sortIndicatorSection() >= 0:
+            self.table.model.sort(header.sortIndicatorSection(), header.sortIndicatorOrder())
+        self._show()
+        self._show_progress()
+        self._state.set_survey(dict(self._rows))
+
+    def _end(self, words: str) -> None:
+        self._job = None
+        self._refresh.stop()
+        self._show_news()
+        if words:
+            self.status.setText(f"{words} {self.status.text()}".strip())
+
+    def _fail(self, error: BaseException) -> None:
+        self._end("")
+        self.error.show_error(error)
+
+    def _make_way(self, _job: Job | None = None) -> None:
+        """Wait while somebody waits for a tensor."""
+        if self._job is None or self._job.state.final:
+            return
+        busy = any(job.latest_key in AHEAD and not job.state.final for job in self._jobs.jobs("pool"))
+        if busy != self._paused:
+            self._paused = busy
+            (self._job.pause if busy else self._job.resume)()
+
+    # ---- pictures --------------------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        measure = MEASURES[self.measure.currentIndex()]
+        self.measure.setToolTip(explain(measure.title) or measure.title)
+        checkpoint = self._state.checkpoint
+        if checkpoint is None:
+            self.map.clear()
+            return
+        values = {name: value_of(row, measure) for name, row in self._rows.items()}
+        lost = sum(1 for row in self._rows.values() if row.statistics is not None and row.statistics.nonfinite)
+        note = f"{format_count(lost)} tensors have values that are not finite (NaN or Inf)." if lost else ""
+        picture = ModelPicture(
+            f"{measure.title}: {Path(checkpoint.path).name}", measure.unit, self._tensors, values,
+            lambda name: words_about(self._rows.get(name), name, measure), measure.log, measure.falling, measure.text,
+        )  # fmt: skip
+        self.map.show_map(picture, note)
+
+    def _show_progress(self) -> None:
+        checkpoint = self._state.checkpoint
+        count, total = len(self._rows), len(checkpoint.tensors) if checkpoint is not None else 0
+        running = self._job is not None
+        newest = next(reversed(self._rows.values()), None) if self._rows else None
+        share = newest.bytes_done / newest.bytes_total if newest is not None and newest.bytes_total else 0.0
+        self.progress.setVisible(running)
+        self.progress.setValue(round(100 * share))
+        words = f"{format_count(count)} of {format_count(total)} tensors"
+        if running and newest is not None:
+            words += f", {format_percent(share, 0)} of {format_decimal(newest.bytes_total)}"
+        self.status.setText("Measuring…" if running and not count else words)
+        self.stop.setVisible(running)
+        self.again.setVisible(not running and count < total and self._surveyed is not None)
+
+    def _mark(self) -> None:
+        tensor = self._state.tensor
+        self.map.choose(tensor.name if tensor is not None else "")

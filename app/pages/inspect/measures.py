@@ -1,0 +1,169 @@
+"""The measures that the map can be coloured by, and the columns of the table beside it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from app.models.table import Column, natural_key
+from app.models.tensors import layer_text
+from app.plots.model_map import MapTensor
+from core.tensor_info import Role, TensorInfo
+from core.units import format_count, format_decibels, format_percent
+
+if TYPE_CHECKING:
+    from core.inspect.survey import SurveyRow
+
+
+@dataclass(frozen=True)
+class MapMeasure:
+    """name: of core.inspect.survey.Measure. title: in the chooser and glossary; unit: on the colour bar."""
+
+    name: str
+    title: str
+    unit: str
+    text: Callable[[float], str]
+    log: bool = True
+    falling: bool = False
+
+
+def _plain(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _decibels(value: float) -> str:
+    return "exact" if math.isinf(value) and value > 0 else format_decibels(value)
+
+
+def _percent(value: float) -> str:
+    return format_percent(value, 2 if value < 0.1 else 1)
+
+
+MEASURES = (
+    MapMeasure("OUTLIER_RATIO", "Outlier ratio", "outlier ratio", _plain),
+    MapMeasure("RANGE", "Range", "largest |w|", _plain),
+    MapMeasure("KURTOSIS", "Kurtosis", "kurtosis", _plain),
+    MapMeasure("PREDICTED_SNR", "Predicted SNR", "SNR, dB", _decibels, log=False, falling=True),
+    MapMeasure("PREDICTED_ERROR", "Predicted error", "error, % of |w|", _percent),
+    MapMeasure("FINER_GAIN", "Gain by finer scales", "gain, dB", _decibels, log=False),
+)
+
+
+def value_of(row: SurveyRow, measure: MapMeasure) -> float | None:
+    """The number to colour by; None where the measure does not apply."""
+    from core.inspect.survey import Measure
+
+    return row.measure(Measure[measure.name])
+
+
+def words_about(row: SurveyRow | None, name: str, measure: MapMeasure) -> str:
+    """'layers.3.mlp.down_proj.weight: outlier ratio 12.3 (largest 0.53 …)'."""
+    if row is None:
+        return f"{name}: not measured yet"
+    value = value_of(row, measure)
+    if value is None:
+        problem = row.predicted.problem if row.predicted is not None else ""
+        return f"{name}: {measure.title.lower()} does not apply" + (f", {problem}" if problem else "")
+    words = f"{name}: {_lower(measure.title)} {measure.text(value)}"
+    if measure.name.startswith("PREDICTED") or measure.name == "FINER_GAIN":
+        return words + (f" in {row.predicted.format}" if row.predicted is not None else "")
+    if row.statistics is not None:
+        s = row.statistics
+        words += f" (largest {s.amax:.4g}, 99.9 % are within {s.p999:.4g})"
+        if s.nonfinite:
+            words += f"; {format_count(s.nonfinite)} values are not finite"
+    return words
+
+
+def _lower(title: str) -> str:
+    return title if title.endswith("SNR") else title[:1].lower() + title[1:]
+
+
+_LAYER = re.compile(r"^(.*?\b(?:layers|blk|h|blocks)\.\d+\.)")
+_EXPERT = re.compile(r"\bexperts\.\d+\.")
+
+
+def map_rows(tensors: Sequence[TensorInfo]) -> tuple[MapTensor, ...]:
+    """Every tensor's place on the map: a row a role, or where a layer has several of a role, a row each."""
+    crowded = _crowded(tensors)
+    order = {role: i for i, role in enumerate(Role)}
+    placed: dict[str, list[MapTensor]] = {}
+    first: dict[str, int] = {}
+    for t in tensors:
+        row = _stem(t.name) if t.role in crowded and t.layer is not None else t.role.value
+        if t.expert is not None or t.experts:
+            row = f"{row}, experts"
+        placed.setdefault(row, []).append(MapTensor(t.name, row, t.layer))
+        first.setdefault(row, order[t.role])
+    rows = sorted(placed, key=lambda row: first[row])
+    return tuple(tensor for row in rows for tensor in placed[row])
+
+
+def _crowded(tensors: Sequence[TensorInfo]) -> set[Role]:
+    seen: set[tuple[Role, int, int | None]] = set()
+    crowded = set()
+    for t in tensors:
+        if t.layer is not None:
+            place = (t.role, t.layer, t.expert)
+            if place in seen:
+                crowded.add(t.role)
+            seen.add(place)
+    return crowded
+
+
+def _stem(name: str) -> str:
+    """'model.layers.3.input_layernorm.weight' → 'input_layernorm'."""
+    rest = _LAYER.sub("", name)
+    return _EXPERT.sub("", rest).removesuffix(".weight")
+
+
+Read = Callable[["SurveyRow"], "float | None"]
+
+
+def survey_columns(rows: Mapping[str, SurveyRow]) -> tuple[Column, ...]:
+    """Rows of the table are TensorInfo; figures are looked up in `rows`, which fills while the survey runs."""
+
+    def figure(
+        title: str, term: str, read: Callable[[SurveyRow], float | None], text: Callable[[float], str]
+    ) -> Column:
+        def value(t: TensorInfo) -> float | None:
+            row = rows.get(t.name)
+            return read(row) if row is not None else None
+
+        def shown(t: TensorInfo) -> str:
+            found = value(t)
+            return "–" if found is None else text(found)
+
+        def key(t: TensorInfo) -> float:
+            found = value(t)
+            return -math.inf if found is None or math.isnan(found) else found
+
+        return Column(title, shown, key, number=True, term=term)
+
+    def statistic(name: str) -> Read:
+        return lambda row: getattr(row.statistics, name) if row.statistics is not None else None
+
+    def predicted(name: str) -> Read:
+        return lambda row: getattr(row.predicted, name) if row.predicted and not row.predicted.problem else None
+
+    def form(t: TensorInfo) -> str:
+        row = rows.get(t.name)
+        return row.predicted.format if row is not None and row.predicted is not None else "–"
+
+    return (
+        Column("Tensor", lambda t: t.name, lambda t: natural_key(t.name), term="tensor", mono=True),
+        Column("Layer", lambda t: layer_text(t.layer), lambda t: _number(t.layer), number=True, term="layer"),
+        figure("Outlier ratio", "outlier ratio", statistic("outlier_ratio"), lambda v: f"{v:.2f}"),
+        figure("Largest |w|", "range", statistic("amax"), lambda v: f"{v:.4f}"),
+        figure("Kurtosis", "kurtosis", statistic("kurtosis"), lambda v: f"{v:.2f}"),
+        Column("Format", form, term="format"),
+        figure("SNR (dB)", "SNR", predicted("snr_db"), lambda v: _decibels(v).removesuffix(" dB")),
+        figure("Finer (dB)", "gain by finer scales", predicted("finer_gain_db"), lambda v: f"{v:.1f}"),
+    )
+
+
+def _number(layer: int | None) -> int:
+    return -1 if layer is None else layer
