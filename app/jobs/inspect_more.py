@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from core.checkpoint.base import Checkpoint
-    from core.inspect.activations import Activations
     from core.inspect.compare import CompareRow
     from core.inspect.group_map import GroupMap, Variant
     from core.inspect.remedies import Finding, Remedy
@@ -30,6 +29,7 @@ FINDINGS_KEY = "inspect-findings"
 REMEDIES_KEY = "inspect-remedies"
 
 SPAN = 256  # columns under several granularities at once
+MOST_TEXT = 1 << 20  # characters of a text file that are read
 MOST_ROWS = 64  # of a tensor that are read to show it under one scale; more only for what their range adds
 
 
@@ -37,7 +37,8 @@ MOST_ROWS = 64  # of a tensor that are read to show it under one scale; more onl
 class GroupAsk:
     """Which group: row and column of the tensor as the plan writes it, '' as format for the plan's own.
 
-    bits, symmetric: of the granularities side by side. span: their first column and one past their last.
+    bits, symmetric: of the granularities side by side. opened: the granularity whose group is looked at, by its name;
+    '' for the group as the format stores it.
     """
 
     row: int
@@ -45,22 +46,35 @@ class GroupAsk:
     format_name: str
     bits: int
     symmetric: bool
+    opened: str = ""
+
+
+@dataclass(frozen=True)
+class OpenedVariant:
+    """One group under one granularity: the variant of these columns alone, whose scale is therefore theirs."""
+
+    variant: Variant
+    first: int
+    weights: np.ndarray
 
 
 @dataclass(frozen=True)
 class GroupReply:
-    """group: None for teaching data, which is in no file. rows: of the tensor there are. expert rows come first to last.
-
-    variants: the same weights under several granularities; weights: those, float32. first: column of the first.
+    """group: as the format stores it, with what its scale can store as `levels`; None for teaching data and where
+    problem says why. rows, columns: of the tensor. variants: the same weights under several granularities, and weights:
+    those, float32, from column `first` on. opened: the group of the granularity that was asked for.
     """
 
     group: GroupMap | None
+    levels: np.ndarray | None
     rows: int
     columns: int
+    row: int
     variants: tuple[Variant, ...]
     weights: np.ndarray
     first: int
-    problem: UserError | None = None  # why there is no group, while the granularities are there
+    opened: OpenedVariant | None
+    problem: UserError | None = None
 
 
 def group_work(
@@ -69,13 +83,14 @@ def group_work(
     """The result is a GroupReply. extent: lowest and highest value of the whole tensor, if they are known."""
 
     def work(token: CancelToken) -> GroupReply:
-        from core.inspect.group_map import planned_group, side_by_side, stored_group
+        from core.inspect.grid import group_grid
+        from core.inspect.group_map import planned_group, stored_group
 
-        group, problem, read = None, None, None
+        group, problem, mapped = None, None, None
         number = _planned_number(plan, tensor)
-        rows, columns = tensor.rows, tensor.columns
         if number is not None and plan is not None:
-            rows, columns = plan.tensors[number].rows, plan.tensors[number].columns
+            mapped = plan.tensors[number].source
+        rows, columns = (tensor.rows, tensor.columns) if mapped is None else (mapped.rows, mapped.columns)
         row, column = min(ask.row, rows - 1), min(ask.column, columns - 1)
         try:
             if plan is None or number is None:
@@ -84,33 +99,59 @@ def group_work(
                 chosen, number = plan_in_format(checkpoint, plan, number, ask.format_name)
                 token.check()
                 group = planned_group(checkpoint, chosen, number, row, column)
-                read = chosen.tensors[number].source
         except UserError as error:
             problem = error
         token.check()
-        first = min(column // SPAN * SPAN, max(0, columns - SPAN))
-        block = _rows_around(checkpoint, tensor, read, row, rows)
-        variants = side_by_side(
-            block[0], row - block[1], (first, min(columns, first + SPAN)), ask.bits, ask.symmetric, extent
-        )
-        weights = block[0][row - block[1], first : first + SPAN]
-        return GroupReply(group, rows, columns, variants, weights, first, problem)
+        levels = group_grid(group).levels if group is not None else None
+        block, start = _rows_around(checkpoint, tensor, mapped, row, rows)
+        span = _span(column, columns)
+        try:
+            variants, opened = _variants(block, row - start, span, column, ask, extent)
+        except UserError as error:
+            variants, opened, problem = (), None, problem or error
+        weights = block[row - start, span[0] : span[1]]
+        return GroupReply(group, levels, rows, columns, row, variants, weights, span[0], opened, problem)
 
     return work
 
 
-def teaching_work(data: Synthetic, row: int, bits: int, symmetric: bool) -> Work:
+def teaching_work(data: Synthetic, ask: GroupAsk) -> Work:
     """The same for made-up rows. The result is a GroupReply without a group."""
 
     def work(_token: CancelToken) -> GroupReply:
-        from core.inspect.group_map import side_by_side
         from core.inspect.synthetic import synthetic_rows
 
         values = synthetic_rows(data)
-        variants = side_by_side(values, row, (0, data.columns), bits, symmetric)
-        return GroupReply(None, data.rows, data.columns, variants, values[row], 0)
+        row, column = min(ask.row, data.rows - 1), min(ask.column, data.columns - 1)
+        span = _span(column, data.columns)
+        variants, opened = _variants(values, row, span, column, ask, None)
+        weights = values[row, span[0] : span[1]]
+        return GroupReply(None, None, data.rows, data.columns, row, variants, weights, span[0], opened)
 
     return work
+
+
+def _span(column: int, columns: int) -> tuple[int, int]:
+    """The columns that are shown side by side: SPAN of them around the chosen one, where a group of 128 begins."""
+    first = max(0, min(column // SPAN * SPAN, (columns - SPAN) // 128 * 128))
+    return first, min(columns, first + SPAN)
+
+
+def _variants(
+    rows: np.ndarray, row: int, span: tuple[int, int], column: int, ask: GroupAsk, extent: tuple[float, float] | None
+) -> tuple[tuple[Variant, ...], OpenedVariant | None]:
+    from core.inspect.group_map import WINDOW, side_by_side
+
+    variants = side_by_side(rows, row, span, ask.bits, ask.symmetric, extent)
+    chosen = next((v for v in variants if v.name == ask.opened), None)
+    if chosen is None:
+        return variants, None
+    size = chosen.group if chosen.group > 0 else WINDOW
+    first = column // size * size
+    columns = (first, min(rows.shape[1], first + size))
+    alone = side_by_side(rows, row, columns, ask.bits, ask.symmetric, extent)
+    variant = next(v for v in alone if v.name == ask.opened)
+    return variants, OpenedVariant(variant, first, rows[row, columns[0] : columns[1]])
 
 
 def plan_in_format(checkpoint: Checkpoint, plan: Plan, number: int, format_name: str) -> tuple[Plan, int]:
@@ -121,6 +162,7 @@ def plan_in_format(checkpoint: Checkpoint, plan: Plan, number: int, format_name:
     from core.formats import FORMATS
     from core.inspect.group_map import recipe_with
     from core.plan import make_plan
+    from core.recipe import Recipe
     from core.targets import TARGETS
 
     tensor = plan.tensors[number]
@@ -162,20 +204,28 @@ def _rows_around(
 # ---- activations -----------------------------------------------------------------------------------------------------
 
 
-def activations_work(checkpoint: Checkpoint, text: str | None, limit: int) -> Work:
-    """Yields ActivationProgress layer by layer and returns Activations. text: None for the bundled one."""
+def activations_work(checkpoint: Checkpoint, text: str | None, limit: int, path: Path | None = None) -> Work:
+    """Yields ActivationProgress layer by layer and returns Activations.
+
+    The text is that of the file, else `text`, else the bundled one.
+    """
 
     def work(token: CancelToken) -> Iterator[Any]:
         from core.inspect.layerwise import measure_activations
 
-        return (yield from measure_activations(checkpoint, text, limit, token))
+        given = _read_text(path) if path is not None else text
+        return (yield from measure_activations(checkpoint, given, limit, token))
 
     return work
 
 
-def threshold_shares(activations: Activations, threshold: float) -> dict[int, float]:
-    """Share of columns at or above the threshold of each input, by its number in `activations.layers`."""
-    return {n: layer.share_above(threshold) for n, layer in enumerate(activations.layers) if layer.tokens}
+def _read_text(path: Path) -> str:
+    """The beginning of a text file, far more than is run. Raises UserError."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(MOST_TEXT)
+    except OSError as error:
+        raise UserError(f"{path.name} can not be read: {error.strerror}.", "Choose another text file.") from None
 
 
 # ---- two files -------------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ class GroupPicture(PlotPanel):
 
 
 class GranularityPicture(PlotPanel):
-    """|error| of the same weights under several granularities, one strip each; the worse a place, the brighter."""
+    """|error| of the same weights under several granularities, one strip each; the larger the error, the brighter."""
 
     x_title = "Column"
 
@@ -165,6 +165,7 @@ class GranularityPicture(PlotPanel):
         self._errors: tuple[np.ndarray, ...] = ()
         self._edges: tuple[tuple[int, ...], ...] = ()
         self._snr: tuple[float, ...] = ()
+        self._weights = np.zeros(0)
         self._first = 0
         super().__init__("Error by granularity", "No data yet: choose a tensor to see it.", parent)
 
@@ -179,13 +180,15 @@ class GranularityPicture(PlotPanel):
         errors: Sequence[np.ndarray],
         snr: Sequence[float],
         edges: Sequence[Sequence[int]],
+        weights: np.ndarray,
         first: int = 0,
     ) -> None:
         """errors: x − x̂ of the same weights, float [n] each. snr: dB. edges: columns at which groups begin.
 
-        first: column number of the first weight.
+        weights: those, float [n], drawn above the errors. first: column number of the first.
         """
         self._names, self._snr, self._first = tuple(names), tuple(snr), first
+        self._weights = np.asarray(weights, float)
         self._edges = tuple(tuple(e) for e in edges)
         self._errors = tuple(np.abs(np.asarray(e, float)) for e in errors)
         self.redraw(title)
@@ -194,40 +197,47 @@ class GranularityPicture(PlotPanel):
         import pyqtgraph
 
         plot.showGrid(x=False, y=False)
-        rows, columns = len(self._names), len(self._errors[0])
+        columns = len(self._weights)
         top = max((float(np.nanmax(e, initial=0.0)) for e in self._errors), default=0.0) or 1.0
-        colours = pyqtgraph.colormap.get("viridis")
-        for row, (error, edges) in enumerate(zip(self._errors, self._edges, strict=True)):
-            image = pyqtgraph.ImageItem(np.nan_to_num(error)[:, None])
-            image.setColorMap(colours)
-            image.setLevels((0.0, top))
-            image.setRect(self._first - 0.5, row - 0.4, columns, 0.8)
-            plot.addItem(image)
+        self._add_strip(plot, 0, np.abs(self._weights), float(np.nanmax(np.abs(self._weights), initial=0.0)) or 1.0)
+        for row, (error, edges) in enumerate(zip(self._errors, self._edges, strict=True), 1):
+            self._add_strip(plot, row, error, top)
             for edge in edges:
                 if self._first < edge < self._first + columns:
                     pen = _pen(theme.color("surface"), 2)
                     plot.addItem(pyqtgraph.PlotDataItem([edge - 0.5] * 2, [row - 0.4, row + 0.4], pen=pen))
         plot.getPlotItem().getViewBox().invertY(True)
-        labels = [f"{name}  {format_decibels(snr)}" for name, snr in zip(self._names, self._snr, strict=True)]
+        labels = ["|weight|"]
+        labels += [f"{name}  {format_decibels(snr)}" for name, snr in zip(self._names, self._snr, strict=True)]
         plot.getAxis("left").setTicks([list(enumerate(labels))])
         plot.getAxis("left").setTextPen(theme.color("text"))
         plot.getAxis("bottom").enableAutoSIPrefix(False)
         plot.setXRange(self._first - 0.5, self._first + columns - 0.5, padding=0)
-        plot.setYRange(-0.5, rows - 0.5, padding=0)
+        plot.setYRange(-0.5, len(self._names) + 0.5, padding=0)
         plot.setMouseEnabled(x=True, y=False)
+
+    def _add_strip(self, plot: pyqtgraph.PlotWidget, row: int, values: np.ndarray, top: float) -> None:
+        import pyqtgraph
+
+        image = pyqtgraph.ImageItem(np.nan_to_num(values)[:, None])
+        image.setColorMap(pyqtgraph.colormap.get("viridis"))
+        image.setLevels((0.0, top))
+        image.setRect(self._first - 0.5, row - 0.4, len(values), 0.8)
+        plot.addItem(image)
 
     def read_out(self, x: float) -> str:
         place = round(x) - self._first
         if not self._errors or not 0 <= place < len(self._errors[0]):
             return self.read_hint()
         parts = [f"{name} {error[place]:.3g}" for name, error in zip(self._names, self._errors, strict=True)]
-        return f"Column {format_count(place + self._first)}, |error|: " + " · ".join(parts)
+        weight = f"weight {self._weights[place]:.4g}"
+        return f"Column {format_count(place + self._first)}, {weight}; |error| " + " · ".join(parts)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        columns = ("column", *self._names)
+        columns = ("column", "weight", *self._names)
         if not self._errors:
             return columns, ()
-        rows = np.column_stack(self._errors)
+        rows = np.column_stack([self._weights, *self._errors])
         return columns, [(self._first + n, *map(float, row)) for n, row in enumerate(rows)]
 
     def describe(self) -> str:

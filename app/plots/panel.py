@@ -115,7 +115,8 @@ class PlotPanel(FigurePanel):
         axis.setTextPen(theme.color("muted"))
         axis.setStyle(tickFont=ui_font(CAPTION), tickLength=0)
         axis.label.setFont(ui_font(CAPTION))
-        axis.setLabel(title, **{"color": theme.muted, "font-size": f"{CAPTION}px"})
+        # No range: pyqtgraph works out a prefix even while it is told to use none, and then shows 800 for 0.8.
+        axis.setLabel(title, siPrefixEnableRanges=((0.0, 0.0),), **{"color": theme.muted, "font-size": f"{CAPTION}px"})
 
     def _add_cursor(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         import pyqtgraph

@@ -1,0 +1,117 @@
+"""The inputs of all layers as rows of a table, and what one place looks like over the depth of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from app.icons import icon
+from app.models.table import Column
+from core.units import format_count, format_decibels, format_percent
+
+if TYPE_CHECKING:
+    from core.inspect.activations import ActivationLayer, Activations, Place
+
+
+@dataclass(frozen=True)
+class Depth:
+    """One place over the layers. values: float32 [layers, channels] of max |x|; maxima, rms: float [layers]."""
+
+    layers: tuple[int, ...]
+    values: np.ndarray
+    maxima: np.ndarray
+    rms: np.ndarray
+
+    def shares(self, threshold: float) -> np.ndarray:
+        """Share of each layer's channels at or above the threshold, 0…1."""
+        there = np.maximum(np.count_nonzero(~np.isnan(self.values), axis=1), 1)
+        return np.count_nonzero(self.values >= threshold, axis=1) / there
+
+
+def depth_of(activations: Activations, place: Place) -> Depth:
+    """What a place's inputs reach, layer by layer; of experts, all of a layer together."""
+    found = activations.depth_map(place)
+    squares, tokens = np.zeros(len(found.layers)), np.zeros(len(found.layers))
+    rows = {layer: row for row, layer in enumerate(found.layers)}
+    for one in activations.layers:
+        if one.place is place and one.layer in rows and one.tokens:
+            row = rows[one.layer]
+            squares[row] += one.tokens * float(np.mean(one.rms.astype(np.float64) ** 2))
+            tokens[row] += one.tokens
+    maxima = np.nanmax(found.values, axis=1) if found.values.size else np.zeros(0)
+    return Depth(found.layers, found.values, maxima, np.sqrt(squares / np.maximum(tokens, 1)))
+
+
+def layer_name(layer: ActivationLayer) -> str:
+    """'Layer 12 · feed-forward down'."""
+    parts = [f"Layer {layer.layer}"] if layer.layer is not None else []
+    parts.append(layer.place.value)
+    if layer.expert is not None:
+        parts.append(f"expert {layer.expert}")
+    words = " · ".join(parts)
+    return words[:1].upper() + words[1:]
+
+
+def layer_columns(threshold: Callable[[], float]) -> tuple[Column, ...]:
+    """Columns of the table of layers, one row an ActivationLayer. threshold: the one in force."""
+    return (
+        Column("Input", layer_name, lambda a: (a.layer is None, a.layer or 0), tooltip=lambda a: "\n".join(a.tensors)),
+        Column("Max", lambda a: f"{a.amax:.4g}", lambda a: a.amax, number=True, term="activation range"),
+        Column("Max ÷ median", lambda a: f"{a.ratio:.1f} ×", lambda a: a.ratio, number=True, term="channel ratio"),
+        Column(
+            "Above line", lambda a: format_percent(a.share_above(threshold()), 2),
+            lambda a: a.share_above(threshold()), number=True, term="LLM.int8() threshold",
+        ),
+        Column(
+            "INT8, one scale", lambda a: _decibels(a, a.tensor_snr_db), lambda a: _key(a.tensor_snr_db), number=True,
+            term="per-tensor INT8 activations",
+        ),
+        Column(
+            "INT8, a token", lambda a: _decibels(a, a.token_snr_db), lambda a: _key(a.token_snr_db), number=True,
+            term="per-token INT8 activations",
+        ),
+        Column(
+            "Verdict", _verdict, lambda a: (not a.breaks, _key(a.tensor_snr_db)),
+            role=lambda a: "error" if a.tokens and a.breaks else "", icon=_verdict_icon,
+        ),
+    )  # fmt: skip
+
+
+WIDTHS = ("Layer 30 · feed-forward down", "9999.9", "999.9 ×", "99.99 %", "99.99 dB", "99.99 dB", "one scale breaks it")
+
+
+def _decibels(layer: ActivationLayer, value: float) -> str:
+    return format_decibels(value) if layer.tokens else "not reached"
+
+
+def _verdict(layer: ActivationLayer) -> str:
+    if not layer.tokens:
+        return "no token came here"
+    return "one scale breaks it" if layer.breaks else "one scale holds"
+
+
+def _verdict_icon(layer: ActivationLayer) -> object:
+    if not layer.tokens:
+        return None
+    return icon("circle-x", "error") if layer.breaks else icon("circle-check", "ok")
+
+
+def _key(value: float) -> float:
+    return value if value == value else np.inf
+
+
+def in_words(activations: Activations, threshold: float) -> str:
+    """What was found, in two sentences."""
+    reached = [a for a in activations.layers if a.tokens]
+    broken = activations.breaking()
+    share = format_percent(activations.share_above(threshold), 2)
+    words = f"{share} of all columns reach {threshold:.3g}, in {format_count(len(activations.tokens))} tokens."
+    if not broken:
+        return f"{words} One INT8 scale holds for every one of the {len(reached)} inputs."
+    return (
+        f"{words} One INT8 scale breaks {len(broken)} of {len(reached)} inputs, worst: {layer_name(broken[0]).lower()} "
+        f"({format_decibels(broken[0].tensor_snr_db)})."
+    )

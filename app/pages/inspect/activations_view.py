@@ -1,0 +1,375 @@
+"""Activations: what a few hundred tokens give to every linear layer, across depth and channel by channel."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from PySide6.QtCore import Qt
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import (
+    QComboBox,
+    QDoubleSpinBox,
+    QFileDialog,
+    QHBoxLayout,
+    QPlainTextEdit,
+    QProgressBar,
+    QSplitter,
+    QStackedWidget,
+    QTabWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.jobs.inspect_more import ACTIVATIONS_KEY, activations_work
+from app.jobs.runner import Job
+from app.models.table import RowsModel
+from app.models.table_view import TablePanel
+from app.pages.inspect.activation_rows import WIDTHS, Depth, depth_of, in_words, layer_columns, layer_name
+from app.pages.inspect.state import InspectState
+from app.plots.activation_plots import ChannelPair, DepthMap, DepthProfile
+from app.services import Services
+from app.theme import SPACE_2, SPACE_4
+from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box, set_available
+from app.widgets.calm import CalmCombo
+from app.widgets.inline_error import InlineError
+from app.widgets.text import explain, term
+from core.inspect.activations import LLM_INT8_THRESHOLD, ActivationLayer, Activations
+from core.inspect.layerwise import TOKENS
+
+WIDE = 700  # px from which two pictures stand beside each other
+BUNDLED, OWN, FILE = "bundled", "own", "file"
+TEXT_HEIGHT = 64
+MOST_TOKENS = 4096
+
+
+class ActivationsView(QWidget):
+    """Runs the model over a text when asked, layer by layer, and shows what was found."""
+
+    def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state, self._services = state, services
+        self.found: Activations | None = None
+        self._depth: Depth | None = None
+        self._path: Path | None = None
+        self._running = False
+        self._job: Job | None = None
+        self.threshold_value = LLM_INT8_THRESHOLD
+        self._make_controls()
+        self._make_parts()
+        self._lay_out()
+        self._connect()
+        self._on_model()
+
+    # ---- parts -----------------------------------------------------------------------------------------------------
+
+    def _make_controls(self) -> None:
+        self.start = PrimaryButton(
+            "Run a few hundred tokens", self.run, icon="play", hint="Run the model layer by layer over the text"
+        )
+        self.text_kind = CalmCombo()
+        self.text_kind.setAccessibleName("Text")
+        self.text_kind.setToolTip("The text whose tokens the model is run over")
+        for words, kind in (("Bundled text", BUNDLED), ("My own text", OWN), ("A text file…", FILE)):
+            self.text_kind.addItem(words, kind)
+        self.own_text = QPlainTextEdit()
+        self.own_text.setPlaceholderText("Write or paste a text: a few paragraphs of what the model is used for.")
+        self.own_text.setAccessibleName("My own text")
+        self.own_text.setTabChangesFocus(True)
+        self.own_text.setFixedHeight(TEXT_HEIGHT)
+        self.own_text.hide()
+        self.tokens = number_box("Tokens", 16, MOST_TOKENS, TOKENS, hint="How many tokens of the text at most")
+        self.again = button("Run", self.run, icon="play", hint="Run the model layer by layer over the text")
+        self.cancel = button("Cancel", self._cancel, icon="x", hint="Stop; nothing is shown of an unfinished run")
+        self.progress = QProgressBar()
+        self.progress.setTextVisible(False)
+        self.progress.setAccessibleName("Progress over the layers")
+        self.state_text = label("", "muted")
+        self.error = InlineError()
+
+    def _make_parts(self) -> None:
+        self.place = CalmCombo()
+        self.place.setAccessibleName("Which input")
+        self.place.setToolTip("Which input of a layer the pictures show")
+        self.place.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToContents)
+        self.threshold = QDoubleSpinBox()
+        self.threshold.setRange(0.1, 10_000.0)
+        self.threshold.setDecimals(1)
+        self.threshold.setSingleStep(0.5)
+        self.threshold.setValue(self.threshold_value)
+        self.threshold.setAccessibleName("Threshold")
+        self.threshold.setToolTip(explain("LLM.int8() threshold") or "Columns that reach it are kept in 16 bits")
+        self.threshold.lineEdit().setTextMargins(SPACE_2, 0, 0, 0)
+        self.summary = label("", "", wrap=True, selectable=True)
+        self.summary.setAccessibleName("What was found")
+        self.map = DepthMap()
+        self.profile = DepthProfile()
+        self.table = TablePanel(
+            RowsModel(layer_columns(lambda: self.threshold_value), explain), "Inputs of all layers", WIDTHS,
+            filter_hint="Filter, such as 'down breaks'", totals=False,
+        )  # fmt: skip
+        self.pair = ChannelPair()
+
+    def _lay_out(self) -> None:
+        self.empty = EmptyState(
+            "No activations measured yet",
+            "A few hundred tokens show which channels of each layer's input stand out, and so what 8-bit activations "
+            "and methods such as AWQ and SmoothQuant have to deal with.",
+            self.start,
+            icon="layers",
+        )
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        for words, widget in (("Text", self.text_kind), ("Tokens", self.tokens)):
+            word = term(words.casefold(), words, "muted")
+            word.setBuddy(widget)
+            head.addWidget(word)
+            head.addWidget(widget)
+        head.addWidget(self.again)
+        head.addWidget(self.cancel)
+        head.addWidget(self.progress, 1)
+        head.addWidget(self.state_text, 1)
+        choice = QHBoxLayout()
+        choice.setSpacing(SPACE_2)
+        for words, widget in (("Input", self.place), ("Threshold", self.threshold)):
+            word = term("LLM.int8() threshold" if widget is self.threshold else words.casefold(), words, "muted")
+            word.setBuddy(widget)
+            choice.addWidget(word)
+            choice.addWidget(widget)
+        choice.addStretch(1)
+        self.depth_split = _split(self.map, self.profile)
+        depth = QWidget()
+        column = QVBoxLayout(depth)
+        column.setContentsMargins(0, SPACE_2, 0, 0)
+        column.setSpacing(SPACE_2)
+        column.addLayout(choice)
+        column.addWidget(self.depth_split, 1)
+        self.layer_split = _split(self.table, self.pair)
+        layers = QWidget()
+        rows = QVBoxLayout(layers)
+        rows.setContentsMargins(0, SPACE_2, 0, 0)
+        rows.addWidget(self.layer_split, 1)
+        self.tabs = QTabWidget()
+        self.tabs.setDocumentMode(True)
+        self.tabs.tabBar().setDrawBase(False)
+        self.tabs.setAccessibleName("Pictures of the activations")
+        self.tabs.tabBar().setAccessibleName("Pictures of the activations")
+        self.tabs.addTab(depth, "Across depth")
+        self.tabs.addTab(layers, "Layer by layer")
+        self.tabs.setTabToolTip(0, "Every channel in every layer, and what each layer's input reaches")
+        self.tabs.setTabToolTip(1, "Which inputs break with one INT8 scale, and each one's channels beside its weights")
+        shown = QWidget()
+        found = QVBoxLayout(shown)
+        found.setContentsMargins(0, 0, 0, 0)
+        found.setSpacing(SPACE_2)
+        found.addWidget(self.summary)
+        found.addWidget(self.tabs, 1)
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self.empty)
+        self._stack.addWidget(shown)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_2)
+        layout.addLayout(head)
+        layout.addWidget(self.own_text)
+        layout.addWidget(self.error)
+        layout.addWidget(self._stack, 1)
+
+    def _connect(self) -> None:
+        self._state.model_changed.connect(self._on_model)
+        self._state.tensor_changed.connect(self._on_tensor)
+        self.text_kind.activated.connect(lambda _row: self._on_text_kind())
+        self.place.activated.connect(lambda _row: self._show_place())
+        self.threshold.valueChanged.connect(self._set_threshold)
+        self.profile.threshold_moved.connect(self._on_line)
+        self.map.chosen.connect(self._on_cell)
+        self.table.row_chosen.connect(self._show_layer)
+        self.table.row_activated.connect(self._open_layer)
+
+    # ---- running ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Measure the activations of the open model over the chosen text."""
+        checkpoint = self._state.checkpoint
+        if checkpoint is None or self._running:
+            return
+        kind = self.text_kind.currentData()
+        if kind == OWN and not self.own_text.toPlainText().strip():
+            self.error.show_text("The text is empty.", "Write a few sentences, or choose the bundled text.")
+            self.own_text.setFocus(Qt.FocusReason.OtherFocusReason)
+            return
+        self.error.hide()
+        text = self.own_text.toPlainText() if kind == OWN else None
+        path = self._path if kind == FILE else None
+        self._set_running(True)
+        self._job = self._services.jobs.run(
+            "Measure activations", activations_work(checkpoint, text, self.tokens.value(), path), self._on_done,
+            self._on_error, self._on_progress, on_cancelled=self._on_cancelled, latest_key=ACTIVATIONS_KEY, owner=self,
+        )  # fmt: skip
+
+    def _cancel(self) -> None:
+        if self._job is not None:
+            self._job.cancel()
+            self.state_text.setText("Stopping…")
+
+    def _on_progress(self, values: tuple[Any, ...]) -> None:
+        newest = values[-1]
+        self.progress.setRange(0, max(1, newest.total))
+        self.progress.setValue(newest.done)
+        self.state_text.setText(f"Layer {newest.done} of {newest.total}")
+
+    def _on_done(self, found: Activations) -> None:
+        self._set_running(False)
+        self.show_found(found)
+
+    def _on_error(self, error: BaseException) -> None:
+        self._set_running(False)
+        self.error.show_error(error)
+
+    def _on_cancelled(self) -> None:
+        self._set_running(False)
+        self.state_text.setText("Cancelled.")
+
+    def _set_running(self, on: bool) -> None:
+        self._running = on
+        self.progress.setRange(0, 0 if on else 1)
+        self.progress.setVisible(on)
+        self.cancel.setVisible(on)
+        self.again.setVisible(not on and self.found is not None)
+        self.state_text.setText("Reading the first layer…" if on else "")
+        reason = "It is running already; Cancel stops it." if on else ""
+        for part in (self.start, self.again):
+            set_available(part, reason)
+
+    def _on_text_kind(self) -> None:
+        kind = self.text_kind.currentData()
+        self.own_text.setVisible(kind == OWN)
+        if kind == FILE:
+            name, _ = QFileDialog.getOpenFileName(self, "Choose a text file", "", "Text (*.txt *.md *.jsonl);;All (*)")
+            self._path = Path(name) if name else self._path
+            if self._path is None:
+                self.text_kind.setCurrentIndex(0)
+        shown = str(self._path) if kind == FILE and self._path is not None else ""
+        self.text_kind.setToolTip(shown or "The text whose tokens the model is run over")
+
+    # ---- what was found --------------------------------------------------------------------------------------------
+
+    def show_found(self, found: Activations) -> None:
+        """Show a measurement of the open model."""
+        self.found = found
+        self._set_running(False)
+        self.place.clear()
+        for place in found.places:
+            if any(a.place is place and a.layer is not None for a in found.layers):
+                words = place.value
+                self.place.addItem(words[:1].upper() + words[1:], place)
+        self.table.model.set_rows(found.layers)
+        self._stack.setCurrentIndex(1)
+        self._show_summary()
+        self._show_place()
+        self._on_tensor()
+
+    def _show_summary(self) -> None:
+        if self.found is not None:
+            self.summary.setText(in_words(self.found, self.threshold_value))
+
+    def _show_place(self) -> None:
+        place = self.place.currentData()
+        if self.found is None or place is None:
+            self.map.clear("This model has no decoder layers to compare.")
+            self.profile.clear("This model has no decoder layers to compare.")
+            return
+        depth = self._depth = depth_of(self.found, place)
+        if not depth.values.size:
+            self.map.clear("No token reached this input.")
+            self.profile.clear("No token reached this input.")
+            return
+        words = place.value
+        self.map.show_values(f"Channels across depth: {words}", depth.values, depth.layers)
+        shares = depth.shares(self.threshold_value)
+        self.profile.show_values(
+            f"Layers: {words}", depth.layers, depth.maxima, depth.rms, shares, self.threshold_value
+        )
+
+    def _on_line(self, value: float) -> None:
+        """The line was dragged; the number field follows, and with it everything else."""
+        self.threshold.setValue(min(max(value, self.threshold.minimum()), self.threshold.maximum()))
+
+    def _set_threshold(self, value: float) -> None:
+        if math.isclose(value, self.threshold_value, rel_tol=1e-9):
+            return
+        self.threshold_value = value
+        self._show_summary()
+        if self._depth is not None and self.profile.has_data:
+            self.profile.set_threshold(value, self._depth.shares(value))
+        model = self.table.model
+        model.replace_rows(dict(enumerate(model.rows())))
+
+    def _on_cell(self, row: int, channel: int) -> None:
+        """A place of the map: show that layer's channels, and choose the channel of its weights."""
+        if self.found is None or self._depth is None:
+            return
+        layer, place = self._depth.layers[row], self.place.currentData()
+        chosen = next((n for n, a in enumerate(self.found.layers) if a.layer == layer and a.place is place), None)
+        if chosen is None:
+            return
+        self.tabs.setCurrentIndex(1)
+        self._select(chosen)
+        self._state.choose_channel("input", channel)
+
+    def _select(self, number: int) -> None:
+        at = self.table.model.position(number)
+        if at is not None:
+            self.table.view.selectRow(at)
+
+    def _show_layer(self, layer: ActivationLayer) -> None:
+        if not layer.tokens:
+            self.pair.clear("No token reached this expert.")
+            return
+        self.pair.show_values(f"Channels: {layer_name(layer)}", layer.max, layer.weight_max)
+
+    def _open_layer(self, layer: ActivationLayer) -> None:
+        """Enter or a double click: the weights of this input in the Tensor view."""
+        if layer.tensors:
+            self._state.open(layer.tensors[0])
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def _on_model(self) -> None:
+        """Another model, or none: nothing of the one before stays."""
+        self._services.jobs.discard(ACTIVATIONS_KEY)
+        self.found = self._depth = None
+        self.table.model.set_rows(())
+        for plot in (self.map, self.profile, self.pair):
+            plot.clear()
+        self.error.hide()
+        self._stack.setCurrentWidget(self.empty)
+        self._set_running(False)
+
+    def _on_tensor(self) -> None:
+        """The input of the chosen tensor, if it was measured."""
+        tensor = self._state.tensor
+        if self.found is None or tensor is None:
+            return
+        mine = next((n for n, a in enumerate(self.found.layers) if tensor.name in a.tensors), None)
+        if mine is not None:
+            self._select(mine)
+
+    # ---- Qt --------------------------------------------------------------------------------------------------------
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        across = Qt.Orientation.Horizontal if self.width() >= WIDE else Qt.Orientation.Vertical
+        for split in (self.depth_split, self.layer_split):
+            split.setOrientation(across)
+
+
+def _split(first: QWidget, second: QWidget) -> QSplitter:
+    split = QSplitter(Qt.Orientation.Horizontal)
+    split.setChildrenCollapsible(False)
+    split.setHandleWidth(SPACE_4)
+    split.addWidget(first)
+    split.addWidget(second)
+    split.setSizes([500, 500])
+    return split

@@ -1,0 +1,359 @@
+"""Findings beside every view, worst first, and what can be done about each: one click puts it into the recipe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from PySide6.QtCore import QSize, Qt, QTimer
+from PySide6.QtWidgets import (
+    QHBoxLayout,
+    QListWidget,
+    QListWidgetItem,
+    QScrollArea,
+    QStackedWidget,
+    QVBoxLayout,
+    QWidget,
+)
+
+from app.jobs.inspect_more import FINDINGS_KEY, REMEDIES_KEY, Offered, findings_work, remedies_work
+from app.jobs.plan import PLAN_KEY, PlanReply, plan_work
+from app.pages.inspect.remedy_row import RemedyRow
+from app.pages.inspect.state import InspectState
+from app.services import Services
+from app.theme import SPACE_1, SPACE_2
+from app.widgets.basics import label, quiet_button, set_available
+from app.widgets.inline_error import InlineError
+from app.widgets.text import explain
+from core.recipe import Recipe
+from core.units import format_count
+
+REST = 150  # ms without news of the survey before findings are looked for
+MOST = 100  # findings in the list; the rest is only counted
+FINDING = Qt.ItemDataRole.UserRole
+
+
+@dataclass(frozen=True)
+class Change:
+    """What was put into the recipe, so that it can be taken out again."""
+
+    before: Recipe
+    after: Recipe
+    words: str
+
+    def undone(self, recipe: Recipe) -> Recipe:
+        """The recipe without it; changes that were made since stay."""
+        if recipe == self.after:
+            return self.before
+        added = [r for r in self.after.rules if r not in self.before.rules]
+        gone = tuple(r for r in self.before.rules if r not in self.after.rules)
+        rules = (*gone, *(r for r in recipe.rules if r not in added))
+        method = self.before.method if recipe.method is self.after.method else recipe.method
+        return replace(recipe, rules=rules, method=method)
+
+
+class RemediesPanel(QWidget):
+    """Follows the survey; choosing a finding chooses its tensor and channel in every view."""
+
+    def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state, self._services = state, services
+        self.findings: tuple[Any, ...] = ()
+        self.chosen: Any = None
+        self.rows: list[RemedyRow] = []
+        self.changes: list[Change] = []
+        self._pending: Change | None = None  # waits for its plan
+        self._undoing = False
+        self._stale = True
+        self._timer = QTimer(self, singleShot=True, interval=REST)
+        self._timer.timeout.connect(self._look)
+        self._make_parts()
+        self._lay_out()
+        state.model_changed.connect(self._on_model)
+        state.plan_changed.connect(self._on_plan)
+        state.survey_changed.connect(self._renew)
+        self.list.currentItemChanged.connect(lambda item, _old: self._on_item(item))
+        self._show_findings(())
+
+    # ---- parts -----------------------------------------------------------------------------------------------------
+
+    def _make_parts(self) -> None:
+        self.count = label("", "muted")
+        self.list = QListWidget()
+        self.list.setAccessibleName("Findings, worst first")
+        self.list.setToolTip("Choose one to see what can be done about it")
+        self.list.setWordWrap(True)
+        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+        self.list.setMinimumHeight(96)
+        self.none = label("", "muted", wrap=True)
+        self.none.setAlignment(Qt.AlignmentFlag.AlignTop)
+        self.heading = label("", "heading", wrap=True)
+        self.working = label("", "muted", wrap=True)
+        self.error = InlineError()
+        self.done = label("", "ok", wrap=True)
+        self.done.setAccessibleName("What was put into the recipe")
+        self.undo = quiet_button("Undo", self._undo, icon="undo-2", hint="Take the last remedy out of the recipe")
+
+    def _lay_out(self) -> None:
+        head = QHBoxLayout()
+        title = label("Findings", "heading")
+        title.setToolTip(explain("finding"))
+        title.setBuddy(self.list)
+        head.addWidget(title)
+        head.addWidget(self.count, 1)
+        self._column = QVBoxLayout()
+        self._column.setSpacing(SPACE_2)
+        inside = QWidget()
+        inner = QVBoxLayout(inside)
+        inner.setContentsMargins(0, 0, SPACE_1, 0)
+        inner.setSpacing(SPACE_2)
+        inner.addWidget(self.heading)
+        inner.addWidget(self.working)
+        inner.addLayout(self._column)
+        inner.addStretch(1)
+        found = QWidget()
+        both = QVBoxLayout(found)
+        both.setContentsMargins(0, 0, 0, 0)
+        both.setSpacing(SPACE_2)
+        both.addWidget(self.list, 2)
+        both.addWidget(_scrolled(inside), 3)
+        self._stack = QStackedWidget()
+        self._stack.addWidget(self.none)
+        self._stack.addWidget(found)
+        last = QHBoxLayout()
+        last.addWidget(self.done, 1)
+        last.addWidget(self.undo, 0, Qt.AlignmentFlag.AlignTop)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_2)
+        layout.addLayout(head)
+        layout.addWidget(self._stack, 1)
+        layout.addWidget(self.error)
+        layout.addLayout(last)
+        self._show_undo()
+
+    # ---- findings --------------------------------------------------------------------------------------------------
+
+    def _renew(self) -> None:
+        self._stale = True
+        if self.isVisible():
+            self._timer.start()
+
+    def _look(self) -> None:
+        plan, survey = self._state.plan, self._state.survey
+        if plan is None or not survey or not self.isVisible():
+            self._show_findings(())
+            return
+        self._stale = False
+        self._services.jobs.run(
+            "Look for findings", findings_work(survey.values(), plan), self._show_findings, self._on_error,
+            latest_key=FINDINGS_KEY, owner=self,
+        )  # fmt: skip
+
+    def _show_findings(self, found: tuple[Any, ...]) -> None:
+        """Replace the list; the finding that is looked at stays chosen if it is still there."""
+        kept = _key(self.chosen) if self.chosen is not None else None
+        self.findings = found
+        self.list.blockSignals(True)
+        self.list.clear()
+        for finding in found[:MOST]:
+            item = QListWidgetItem(finding.text)
+            item.setData(FINDING, finding)
+            item.setToolTip(finding.tensor)
+            self.list.addItem(item)
+            if _key(finding) == kept:
+                self.list.setCurrentItem(item)
+        self.list.blockSignals(False)
+        self._fit_items()
+        more = f", the worst {MOST} are listed" if len(found) > MOST else ""
+        self.count.setText(f"{format_count(len(found))}{more}" if found else "")
+        self._stack.setCurrentIndex(1 if found else 0)
+        self.none.setText(self._why_none())
+        if found and self.list.currentItem() is None:
+            self.chosen = None
+            self._show_remedies_of(None)
+
+    def _why_none(self) -> str:
+        if self._state.checkpoint is None:
+            return "Open a model; what stands out in it is listed here."
+        if self._state.plan is None:
+            return "There is no plan yet. Choose a format on the Recipe page; what it loses is listed here."
+        if not self._state.survey:
+            return "Open the Map: once its pass over the model has begun, what stands out is listed here."
+        return "Nothing stands out so far: no channel or tensor loses much more than the others."
+
+    def _on_item(self, item: QListWidgetItem | None) -> None:
+        finding = item.data(FINDING) if item is not None else None
+        self.chosen = finding
+        self._show_remedies_of(finding)
+        plan = self._state.plan
+        if finding is None or plan is None:
+            return
+        sources = plan.tensors[finding.index].source.sources
+        if sources:
+            self._state.choose(sources[0].name)
+            self._state.choose_channel(finding.axis or "input", finding.channel)
+
+    # ---- remedies --------------------------------------------------------------------------------------------------
+
+    def _show_remedies_of(self, finding: Any) -> None:
+        self._services.jobs.discard(REMEDIES_KEY)
+        for row in self.rows:
+            self._column.removeWidget(row)
+            row.hide()
+            row.deleteLater()
+        self.rows = []
+        self.heading.setVisible(finding is not None)
+        self.heading.setText("What can be done")
+        checkpoint, plan = self._state.checkpoint, self._state.plan
+        if finding is None or checkpoint is None or plan is None:
+            self.working.setText("Choose a finding to see what can be done about it." if finding is None else "")
+            self.working.setVisible(finding is None)
+            return
+        self.working.setText("Measuring what each remedy costs and gains…")
+        self.working.show()
+        self._services.jobs.run(
+            "Price remedies", remedies_work(checkpoint, plan, finding), lambda _none: self._on_priced(),
+            self._on_error, self._on_offers, latest_key=REMEDIES_KEY, owner=self,
+        )  # fmt: skip
+
+    def _on_offers(self, offers: tuple[Offered, ...]) -> None:
+        for remedy in (o.result for o in offers):
+            row = next((r for r in self.rows if _kind(r.remedy) == _kind(remedy)), None)
+            if row is None:
+                row = RemedyRow(remedy)
+                row.asked.connect(self._put)
+                self.rows.append(row)
+                self._column.addWidget(row)
+            row.show_remedy(remedy, taken=self._taken(remedy))
+
+    def _on_priced(self) -> None:
+        self.working.hide()
+        if not self.rows:
+            self.working.setText("There is no remedy for this in the recipe's target.")
+            self.working.show()
+
+    def _taken(self, remedy: Any) -> bool:
+        recipe = self._services.session.current.recipe
+        return recipe is not None and bool(remedy.rules) and all(rule in recipe.rules for rule in remedy.rules)
+
+    # ---- the recipe ------------------------------------------------------------------------------------------------
+
+    def _put(self, remedy: Any) -> None:
+        """Make the plan of the recipe with this remedy; both are put in force together."""
+        from core.inspect.remedies import apply
+
+        recipe = self._services.session.current.recipe
+        if recipe is None or self._pending is not None:
+            return
+        after = apply(recipe, remedy)
+        because = self.chosen.because if self.chosen is not None else ""
+        words = f"{self.chosen.tensor}: {remedy.title}" + (f" ({because})" if because else "")
+        self._begin(Change(recipe, after, words), after, undoing=False)
+
+    def _undo(self) -> None:
+        recipe = self._services.session.current.recipe
+        if recipe is None or not self.changes or self._pending is not None:
+            return
+        change = self.changes[-1]
+        self._begin(change, change.undone(recipe), undoing=True)
+
+    def _begin(self, change: Change, recipe: Recipe, *, undoing: bool) -> None:
+        self._pending, self._undoing = change, undoing
+        self.error.hide()
+        for row in self.rows:
+            row.set_busy(True)
+        self._services.jobs.run(
+            "Plan", plan_work(self._services.session.current, recipe), self._on_planned, self._on_plan_failed,
+            on_cancelled=self._end, latest_key=PLAN_KEY, owner=self,
+        )  # fmt: skip
+
+    def _on_planned(self, reply: PlanReply) -> None:
+        change = self._pending
+        if change is None:
+            return
+        if self._undoing:
+            self.changes.pop()
+        else:
+            self.changes.append(change)
+        self._end()
+        recipe = reply.plan.recipe
+        self._services.session.update(recipe=recipe, target=recipe.target, plan=reply.plan)
+
+    def _on_plan_failed(self, error: BaseException) -> None:
+        self._end()
+        self.error.show_error(error)
+
+    def _end(self) -> None:
+        self._pending = None
+        for row in self.rows:
+            row.set_busy(False)
+        self._show_undo()
+
+    def _show_undo(self) -> None:
+        last = self.changes[-1] if self.changes else None
+        self.done.setText(f"In the recipe: {last.words}" if last is not None else "")
+        self.done.setVisible(last is not None)
+        self.undo.setVisible(last is not None)
+        set_available(self.undo)
+
+    def _on_error(self, error: BaseException) -> None:
+        self.working.hide()
+        self.error.show_error(error)
+
+    # ---- state -----------------------------------------------------------------------------------------------------
+
+    def _on_model(self) -> None:
+        for key in (FINDINGS_KEY, REMEDIES_KEY):
+            self._services.jobs.discard(key)
+        self._timer.stop()
+        self._pending, self.changes, self.chosen = None, [], None
+        self.error.hide()
+        self._show_findings(())
+        self._show_remedies_of(None)
+        self._show_undo()
+        self._renew()
+
+    def _on_plan(self) -> None:
+        """Prices are those of the plan in force: what was shown for another goes."""
+        self._pending = None
+        self._show_undo()
+        if self.isVisible():
+            self._show_remedies_of(self.chosen)
+        self._renew()
+
+    # ---- Qt --------------------------------------------------------------------------------------------------------
+
+    def showEvent(self, event: Any) -> None:
+        super().showEvent(event)
+        if self._stale:
+            self._timer.start()
+
+    def resizeEvent(self, event: Any) -> None:
+        super().resizeEvent(event)
+        self._fit_items()
+
+    def _fit_items(self) -> None:
+        """Heights for wrapped sentences: Qt's own hint knows one line only."""
+        width = self.list.viewport().width() - 4 * SPACE_1
+        metrics = self.list.fontMetrics()
+        for number in range(self.list.count()):
+            item = self.list.item(number)
+            box = metrics.boundingRect(0, 0, max(width, 40), 10_000, int(Qt.TextFlag.TextWordWrap), item.text())
+            item.setSizeHint(QSize(0, box.height() + 3 * SPACE_1))
+
+
+def _scrolled(widget: QWidget) -> QScrollArea:
+    area = QScrollArea()
+    area.setWidgetResizable(True)
+    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
+    area.setWidget(widget)
+    return area
+
+
+def _key(finding: Any) -> tuple[Any, ...]:
+    return finding.kind, finding.tensor, finding.axis, finding.channel
+
+
+def _kind(remedy: Any) -> tuple[Any, ...]:
+    return remedy.kind, remedy.format, remedy.method
