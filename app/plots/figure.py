@@ -15,6 +15,7 @@ from app.icons import set_icon
 from app.plots.series import DASHES, LegendItem
 from app.theme import CAPTION, HEADING, SPACE_1, SPACE_2, SPACE_3, Theme, current, themes, ui_font
 from app.widgets.basics import label, set_available
+from app.widgets.flow import FlowLayout
 from app.widgets.text import ElidedLabel
 
 NO_DATA = "No data yet"
@@ -184,8 +185,7 @@ class FigurePanel(QWidget):
         self._layers.addWidget(self._message)
         self._layers.addWidget(self._figure)
         self._legend_items: tuple[LegendItem, ...] | None = None
-        self._legend = QHBoxLayout()
-        self._legend.setSpacing(SPACE_3)
+        self._legend = FlowLayout()
         whole = QVBoxLayout(self._whole)
         whole.setContentsMargins(0, 0, 0, 0)
         whole.setSpacing(SPACE_1)
@@ -214,7 +214,6 @@ class FigurePanel(QWidget):
                 widget.deleteLater()
         for item in items:
             self._legend.addWidget(_LegendEntry(item))
-        self._legend.addStretch(1)
 
     def _on_theme(self, _theme: Theme) -> None:
         if self.has_data:

@@ -1,0 +1,452 @@
+"""One tensor: heat map, profiles of its channels, distribution, and the same for the error that a format makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from PySide6.QtCore import QStringListModel, Qt, QTimer
+from PySide6.QtGui import QHideEvent, QShowEvent
+from PySide6.QtWidgets import QButtonGroup, QGridLayout, QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+
+from app.jobs.inspect import (
+    ERROR_KEY,
+    FORMAT_KEY,
+    TENSOR_KEY,
+    FormatReply,
+    TensorReply,
+    error_work,
+    format_work,
+    tensor_work,
+)
+from app.models.table import RowsModel
+from app.models.table_view import TablePanel
+from app.pages.inspect.channel_tables import error_columns, ranked_errors, weight_columns
+from app.pages.inspect.state import InspectState
+from app.plots.colors import ERRORS
+from app.plots.distribution import Distribution, DistributionPlot, Levels
+from app.plots.heat_map import CellsMatrix, HeatMap, HeatPicture
+from app.plots.profiles import Profile, ProfilePlot
+from app.services import Services
+from app.theme import SPACE_2, SPACE_3
+from app.widgets.basics import label, quiet_button
+from app.widgets.calm import CalmCombo
+from app.widgets.inline_error import InlineError
+from app.widgets.text import explain
+from app.widgets.tiles import Tiles
+from core.units import format_count, format_decibels, format_percent
+
+if TYPE_CHECKING:
+    from core.inspect.error_map import ErrorMap
+
+REST = 30  # ms without another choice before a tensor is read
+AXES = (("input", "Input channels (columns)"), ("output", "Output channels (rows)"))
+WEIGHT_WIDTHS = ("input (column)", "999 999", "Max error", "RMS error", "× median")
+WEIGHT_FACTS = ("Range", "Standard deviation", "Kurtosis", "Outlier ratio", "Outlier channels", "Zeros", "Not finite")
+ERROR_FACTS = ("SNR", "nRMSE", "Max error", "RMS error", "Rows seen")
+LEVEL_NAMES = ("levels, largest weight's group", "levels, a middling group")
+
+
+class TensorView(QWidget):
+    """Reads the chosen tensor while it is shown; `settled` is True when nothing is on its way any more."""
+
+    def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
+        super().__init__(parent)
+        self._state, self._jobs = state, services.jobs
+        self._loaded: tuple[Any, Any, int] | None = None  # checkpoint, tensor and expert that are shown or on their way
+        self._reply: TensorReply | None = None
+        self._format: FormatReply | None = None
+        self._error: ErrorMap | None = None
+        self._waiting: set[str] = set()  # keys of jobs under way
+        self._following = False  # a channel chosen here comes back as a signal
+        self._timer = QTimer(self, singleShot=True, interval=REST)
+        self._timer.timeout.connect(self._load)
+        self._make_parts()
+        self._lay_out()
+        self._connect()
+
+    @property
+    def settled(self) -> bool:
+        return not self._waiting and not self._timer.isActive()
+
+    # ---- parts -----------------------------------------------------------------------------------------------------
+
+    def _make_parts(self) -> None:
+        from core.inspect.outliers import THRESHOLD
+
+        self.weights_button = _switch("Weights", "The weights as they are in the source")
+        self.error_button = _switch("Error", "How far they are off in the format under inspection")
+        self._modes = QButtonGroup(self)
+        self._modes.addButton(self.weights_button)
+        self._modes.addButton(self.error_button)
+        self.weights_button.setChecked(True)
+        self.weight_facts, self.error_facts = Tiles(WEIGHT_FACTS), Tiles(ERROR_FACTS)
+        self.heat = HeatMap("Weights")
+        self.profile = ProfilePlot("Profile")
+        self.axis = CalmCombo()
+        self.axis.setModel(QStringListModel([title for _, title in AXES], self.axis))
+        self.axis.setAccessibleName("Axis of the profile")
+        self.axis.setToolTip("Along which channels the profile runs")
+        self.profile.set_chooser("Along", self.axis)
+        self.distribution = DistributionPlot("Distribution")
+        weights = RowsModel(weight_columns(THRESHOLD), explain)
+        self.channels = TablePanel(weights, "Channels by how far they stand out", WEIGHT_WIDTHS, totals=False)
+        errors = RowsModel(error_columns(), explain)
+        self.error_channels = TablePanel(errors, "Channels by their error", WEIGHT_WIDTHS, totals=False)
+        for table in (self.channels, self.error_channels):
+            table.filter.hide()
+            table.setMinimumWidth(240)
+        self.error = InlineError()
+        self.error.set_dismissable(False)
+        self.error.hide()
+        self.retry = quiet_button("Try again", self._reload, icon="refresh-cw", hint="Read the tensor again")
+        self.retry.hide()
+
+    def _lay_out(self) -> None:
+        head = QHBoxLayout()
+        head.setSpacing(SPACE_2)
+        head.addWidget(self.weights_button)
+        head.addWidget(self.error_button)
+        head.addSpacing(SPACE_3)
+        self._facts = QStackedWidget()
+        self._facts.addWidget(self.weight_facts)
+        self._facts.addWidget(self.error_facts)
+        head.addWidget(self._facts, 1)
+        head.addWidget(self.retry)
+        self._tables = QStackedWidget()
+        self._tables.addWidget(self.channels)
+        self._tables.addWidget(self.error_channels)
+        self._table_title = label("Channels that stand out", "heading")
+        beside = QVBoxLayout()
+        beside.setSpacing(SPACE_2)
+        beside.addWidget(self._table_title)
+        beside.addWidget(self._tables, 1)
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(SPACE_3)
+        grid.setVerticalSpacing(SPACE_2)
+        grid.addWidget(self.heat, 0, 0)
+        grid.addLayout(beside, 0, 1)
+        grid.addWidget(self.profile, 1, 0)
+        grid.addWidget(self.distribution, 1, 1)
+        grid.setColumnStretch(0, 5)
+        grid.setColumnStretch(1, 4)
+        grid.setRowStretch(0, 5)
+        grid.setRowStretch(1, 4)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, 0, 0, 0)
+        layout.setSpacing(SPACE_2)
+        layout.addLayout(head)
+        layout.addWidget(self.error)
+        layout.addLayout(grid, 1)
+
+    def _connect(self) -> None:
+        state = self._state
+        state.model_changed.connect(self._on_model)
+        state.tensor_changed.connect(self._ask)
+        state.plan_changed.connect(self._on_format)
+        state.format_changed.connect(self._on_format)
+        state.channel_changed.connect(self._on_channel)
+        self._modes.buttonToggled.connect(lambda _button, on: self._show_mode() if on else None)
+        self.axis.activated.connect(lambda _row: self._show_profile())
+        self.heat.cell_chosen.connect(self._on_cell)
+        self.profile.channel_chosen.connect(lambda channel: state.choose_channel(self._axis(), channel))
+        for table in (self.channels, self.error_channels):
+            table.row_chosen.connect(self._on_row)
+
+    # ---- jobs ------------------------------------------------------------------------------------------------------
+
+    def showEvent(self, event: QShowEvent) -> None:
+        super().showEvent(event)
+        self._ask()
+
+    def hideEvent(self, event: QHideEvent) -> None:
+        super().hideEvent(event)
+        self._timer.stop()
+        for key in tuple(self._waiting):
+            self._stop(key)
+            if key == TENSOR_KEY:
+                self._loaded = None
+
+    def _on_model(self) -> None:
+        for key in (TENSOR_KEY, FORMAT_KEY, ERROR_KEY):
+            self._stop(key)
+        self._loaded = None
+        self._blank("")
+
+    def _stop(self, key: str) -> None:
+        self._jobs.discard(key)
+        self._waiting.discard(key)
+
+    def _run(self, key: str, name: str, work: Any, done: Any, progress: Any = None) -> None:
+        self._waiting.add(key)
+
+        def arrived(result: Any) -> None:
+            self._waiting.discard(key)
+            done(result)
+
+        def failed(error: BaseException) -> None:
+            self._waiting.discard(key)
+            self._show_error(error)
+
+        self._jobs.run(name, work, arrived, failed, progress, latest_key=key, owner=self)
+
+    def _ask(self) -> None:
+        if self.isVisible() and self._state.tensor is not None:
+            if self._loaded == (self._state.checkpoint, self._state.tensor, self._state.expert):
+                self._refresh_format()
+            else:
+                self._timer.start()
+
+    def _reload(self) -> None:
+        self._loaded = None
+        self._load()
+
+    @property
+    def _expert(self) -> int | None:
+        tensor = self._state.tensor
+        return self._state.expert if tensor is not None and tensor.experts else None
+
+    def _load(self) -> None:
+        checkpoint, tensor = self._state.checkpoint, self._state.tensor
+        if checkpoint is None or tensor is None:
+            return
+        self._loaded = checkpoint, tensor, self._state.expert
+        self._stop(FORMAT_KEY)
+        self._stop(ERROR_KEY)
+        self._blank(f"Reading {tensor.name}…")
+        self._run(TENSOR_KEY, f"Inspect {tensor.name}", tensor_work(checkpoint, tensor, self._expert), self._on_tensor)
+
+    def _on_tensor(self, reply: TensorReply) -> None:
+        self._reply = reply
+        self.error.hide()
+        self.retry.hide()
+        self._show_heat()
+        self._show_profile()
+        self._show_distribution()
+        self._show_facts()
+        self.channels.model.set_rows(reply.ranked)
+        self._state.set_statistics(reply.statistics, reply.outliers)
+        self._refresh_format()
+
+    def _refresh_format(self) -> None:
+        """What the format under inspection makes of the tensor, as far as it is not there yet."""
+        state, reply = self._state, self._reply
+        checkpoint, plan, tensor = state.checkpoint, state.plan, state.tensor
+        if reply is None or checkpoint is None or plan is None or tensor is None or state.planned() is None:
+            self._show_mode()
+            return
+        if self._format is None and FORMAT_KEY not in self._waiting:
+            middle = reply.statistics.rows.max.argsort()[len(reply.statistics.rows.max) // 2]
+            places = (reply.largest, (int(middle), reply.largest[1]))
+            work = format_work(checkpoint, plan, tensor, self._expert, state.format_name, places)
+            self._run(FORMAT_KEY, f"Quantize a sample of {tensor.name}", work, self._on_requantized)
+        self._show_mode()
+
+    def _on_format(self) -> None:
+        self._stop(FORMAT_KEY)
+        self._stop(ERROR_KEY)
+        self._format = self._error = None
+        self.error.hide()
+        if self._reply is not None:
+            self._show_distribution()
+            if self.isVisible():
+                self._refresh_format()
+
+    def _on_requantized(self, reply: FormatReply) -> None:
+        self._format = reply
+        self._show_distribution()
+
+    def _ask_error(self) -> None:
+        state = self._state
+        checkpoint, plan, tensor = state.checkpoint, state.plan, state.tensor
+        if self._error is not None and self._error.done >= 1:
+            return
+        if ERROR_KEY in self._waiting or checkpoint is None or plan is None or tensor is None or self._reply is None:
+            return
+        work = error_work(checkpoint, plan, tensor, self._expert, state.format_name)
+        self._run(
+            ERROR_KEY, f"Error of {tensor.name}", work, self._on_error_map, lambda news: self._on_error_map(news[-1])
+        )
+
+    def _on_error_map(self, found: ErrorMap | None) -> None:
+        if found is None:
+            return
+        self._error = found
+        if self.error_button.isChecked():
+            self._show_heat()
+            self._show_profile()
+            self._show_facts()
+        self.error_channels.model.set_rows(ranked_errors(found))
+
+    # ---- what is shown ---------------------------------------------------------------------------------------------
+
+    def _blank(self, text: str) -> None:
+        self._reply = self._format = self._error = None
+        self.error.hide()
+        self.retry.hide()
+        for plot in (self.heat, self.profile, self.distribution):
+            plot.clear(text)
+        self.weight_facts.clear()
+        self.error_facts.clear()
+        self.channels.model.set_rows(())
+        self.error_channels.model.set_rows(())
+
+    def _show_error(self, error: BaseException) -> None:
+        self.error.show_error(error)
+        if self._reply is None:
+            for plot in (self.heat, self.profile, self.distribution):
+                plot.clear("There is nothing to show of this tensor.")
+            self.retry.show()
+
+    def _show_mode(self) -> None:
+        """Weights or error, on the same plots."""
+        on = self.error_button.isChecked()
+        self._facts.setCurrentIndex(int(on))
+        self._tables.setCurrentIndex(int(on))
+        self._table_title.setText("Channels with the largest error" if on else "Channels that stand out")
+        if self._reply is None:
+            return
+        planned = self._state.planned()
+        if on and planned is None:
+            words = (
+                "No error yet: there is no plan." if self._state.plan is None else "The plan leaves this tensor out."
+            )
+            self.heat.clear(f"{words} Choose a format on the Recipe page.")
+            self.profile.clear(words)
+            return
+        if on:
+            self._ask_error()
+        if not on or self._error is not None:
+            self._show_heat()
+            self._show_profile()
+            self._show_facts()
+        else:
+            self.heat.clear(f"Quantizing to {self._state.format_shown}…")
+            self.profile.clear(" ")
+
+    def _show_heat(self) -> None:
+        reply, tensor = self._reply, self._state.tensor
+        if reply is None or tensor is None:
+            return
+        if self.error_button.isChecked():
+            found = self._error
+            if found is None:
+                return
+            matrix = CellsMatrix(found.cells, found.row_edges, found.column_edges)
+            seen = "" if found.done >= 1 else f"So far {format_percent(found.done, 0)} of the rows are quantized."
+            title = f"|error| of {tensor.name} in {found.format}"
+            self.heat.show_picture(HeatPicture(title, matrix, "|error|", ERRORS, True, found.stats.max_error, seen))
+        else:
+            lost = reply.statistics.nonfinite
+            note = f"{format_count(lost)} values are not finite (NaN or Inf), drawn in red." if lost else ""
+            title = f"|w| of {tensor.name}"
+            self.heat.show_picture(HeatPicture(title, reply.pyramid, top=reply.statistics.amax, note=note))
+        rows = [c.index for c in reply.outliers if c.axis == "output"]
+        columns = [c.index for c in reply.outliers if c.axis == "input"]
+        self.heat.mark(rows, columns)
+        self.heat.choose(self._state.axis, self._state.channel)
+
+    def _show_profile(self) -> None:
+        from core.inspect.outliers import THRESHOLD
+
+        reply, tensor, axis = self._reply, self._state.tensor, self._axis()
+        if reply is None or tensor is None:
+            return
+        title = f"{AXES[self.axis.currentIndex()][1]} of {tensor.name}"
+        if self.error_button.isChecked():
+            if self._error is None:
+                return
+            errors = self._error.columns if axis == "input" else self._error.rows
+            lines: tuple[tuple[str, Any], ...] = (("max", errors.max), ("RMS", errors.rms))
+            self.profile.show_profile(Profile(title, axis, "|error|", lines))
+        else:
+            stats = reply.statistics.columns if axis == "input" else reply.statistics.rows
+            lines = (("max", stats.max), ("RMS", stats.rms), ("median", stats.median))
+            outliers = tuple(c.index for c in reply.outliers if c.axis == axis)
+            level = THRESHOLD * float(_median(stats.max))
+            name = f"{THRESHOLD:.0f} × the median of max"
+            self.profile.show_profile(Profile(title, axis, "|w|", lines, outliers, level, name))
+        self.profile.choose(self._state.channel if self._state.axis == axis else None)
+
+    def _show_distribution(self) -> None:
+        from core.inspect.statistics import magnitude_edges
+
+        reply, tensor, made = self._reply, self._state.tensor, self._format
+        if reply is None or tensor is None:
+            return
+        s = reply.statistics
+        shown = Distribution(
+            f"Distribution of {tensor.name}", magnitude_edges(), s.histogram[1:-1], s.zeros, s.nonfinite
+        )
+        if made is not None and made.quantized:
+            names = ("levels, largest weight's group", "levels, a middling group")
+            levels = tuple(
+                Levels(name, one.levels, one.used)
+                for name, one in zip(names, made.levels, strict=False)
+                if len(one.levels)
+            )
+            after = made.requantized
+            shown = Distribution(
+                shown.title, shown.edges, shown.before, s.zeros, s.nonfinite, after.after, made.format,
+                after.zeros_after, after.share, levels,
+            )  # fmt: skip
+        self.distribution.show_distribution(shown)
+
+    def _show_facts(self) -> None:
+        reply = self._reply
+        if reply is None:
+            return
+        s, facts = reply.statistics, self.weight_facts
+        facts.set("Range", f"{s.min:.4g} … {s.max:.4g}".replace("-", "−"))
+        facts.set("Standard deviation", f"{s.std:.4g}")
+        facts.set("Kurtosis", f"{s.kurtosis:.2f}")
+        facts.set("Outlier ratio", f"{s.outlier_ratio:.2f}")
+        facts.set("Outlier channels", format_count(len(reply.outliers)))
+        facts.set("Zeros", format_percent(s.zeros / max(1, s.values)))
+        facts.set("Not finite", format_count(s.nonfinite))
+        if self._error is not None:
+            e, facts = self._error.stats, self.error_facts
+            facts.set("SNR", format_decibels(e.snr_db))
+            facts.set("nRMSE", format_percent(self._error.nrmse, 2))
+            facts.set("Max error", f"{e.max_error:.3g}")
+            facts.set("RMS error", f"{e.rms_error:.3g}")
+            facts.set("Rows seen", "all" if self._error.done >= 1 else format_percent(self._error.done, 0))
+
+    # ---- channels --------------------------------------------------------------------------------------------------
+
+    def _axis(self) -> str:
+        return AXES[self.axis.currentIndex()][0]
+
+    def _on_cell(self, row: int, column: int) -> None:
+        """A click on the heat map chooses both channels, the one along the profile last."""
+        both = (("output", row), ("input", column))
+        for axis, channel in both if self._axis() == "input" else both[::-1]:
+            self._state.choose_channel(axis, channel)
+
+    def _on_row(self, row: Any) -> None:
+        self._following = True
+        self._state.choose_channel(row.axis, row.index)
+        self._following = False
+        self.heat.choose(row.axis, row.index, go=True)
+
+    def _on_channel(self) -> None:
+        axis, channel = self._state.axis, self._state.channel
+        if self._following and axis != self._axis():
+            self.axis.setCurrentIndex([key for key, _ in AXES].index(axis))
+            self._show_profile()
+        self.heat.choose(axis, channel)
+        self.profile.choose(channel if axis == self._axis() else None)
+
+
+def _switch(text: str, hint: str) -> QPushButton:
+    button = QPushButton(text)
+    button.setCheckable(True)
+    button.setAutoDefault(False)
+    button.setToolTip(hint)
+    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    return button
+
+
+def _median(values: Any) -> float:
+    import numpy as np
+
+    return float(np.median(values)) if len(values) else 0.0
