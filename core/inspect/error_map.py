@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from math import inf, sqrt
 
 import numpy as np
 
-from core.checkpoint.base import Checkpoint
-from core.formats import Method
+from core.blocks import LONG_ROW, encode, split, with_options
+from core.checkpoint.base import Checkpoint, Columns
+from core.formats import EncodeOptions, Method
+from core.inspect.tracing import matrix_amax, source_rows
+from core.metrics.error import ErrorSum, measure
+from core.models.read_mapped import read_mapped
 from core.plan import TensorPlan
 from core.progress import CancelToken, ErrorStats
+from core.threads import worker_count
+
+TASK_VALUES = 1 << 18  # values encoded at once by one thread: their error then stays in the cache
+BETWEEN = 0.5  # seconds between two maps after the first
 
 
 @dataclass(frozen=True)
 class ChannelError:
     """axis: 'output' (rows) or 'input' (columns). max, rms: float32, one a channel, of |x−x̂|, weight units; NaN where
-    no value was looked at yet. share: float32, of the tensor's squared error that is in the channel (sums to 1)."""
+    no value was looked at yet. share: float32, of the squared error seen so far that is in the channel (sums to 1)."""
 
     axis: str
     max: np.ndarray
@@ -51,11 +63,269 @@ def error_map(
     height: int = 256,
     width: int = 256,
     expert: int | None = None,
-    seconds: float = 0.25,
+    seconds: float = 0.2,
+    of: str = "",
 ) -> Iterator[ErrorMap]:
     """Maps of ever more rows: the first of rows spread evenly, within about `seconds`, the last of all of them.
 
-    Memory does not grow with the tensor. expert: this matrix of a stack only. A tensor that is copied has no error.
-    Raises UserError when the values can not be stored, Cancelled.
+    The rows are those of the output. of: name of one of the tensors that it is made of: then that tensor's rows, in
+    its own order (rotary heads are permuted in a GGUF, and experts stacked). expert: this matrix of a stack only.
+    Memory does not grow with the rows. A tensor that is copied has no error.
+    Raises UserError when the values can not be stored, IndexError for an expert or name that is not there, Cancelled.
     """
-    raise NotImplementedError
+    rows = _rows(tensor, expert, of)
+    total = _Sums(tensor, expert, rows, height, width)
+    if tensor.format is None:
+        yield total.exact()
+        return
+    last, wanted = time.perf_counter(), seconds
+    pool = ThreadPoolExecutor(worker_count(), thread_name_prefix="bitsmith-error")
+    try:
+        for tasks in _phases(checkpoint, tensor, method, rows, total.height, token):
+            for part in _results(pool, tasks, lambda t: _run(checkpoint, tensor, t, rows, total.column_starts), token):
+                total.add(part)
+                if time.perf_counter() - last > wanted:
+                    yield total.map()
+                    last, wanted = time.perf_counter(), BETWEEN
+            if wanted == seconds and 0 < total.done < 1:
+                yield total.map()
+                last, wanted = time.perf_counter(), BETWEEN
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    yield total.map()
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Which rows of the output are looked at, rising, and where each goes in the picture; how many that has."""
+
+    output: np.ndarray
+    shown: np.ndarray
+    count: int
+
+
+def _rows(t: TensorPlan, expert: int | None, of: str) -> _Rows:
+    if not of:
+        height = t.rows // t.shape[0] if expert is not None else t.rows
+        first = height * (expert or 0)
+        if not 0 <= first < t.rows:
+            raise IndexError(f"expert {expert} of {t.name}")
+        return _Rows(np.arange(first, first + height), np.arange(height), height)
+    source = next((s for s in t.source.sources if s.name == of), None)
+    if source is None:
+        raise IndexError(f"{of} is not part of {t.name}")
+    shown = source_rows(t.source, of)
+    height = source.rows
+    if expert is not None:
+        height = source.rows // source.shape[0]
+        inside = shown // height == expert
+        shown = np.where(inside, shown - expert * height, -1)
+    output = np.flatnonzero(shown >= 0)
+    if not output.size:
+        raise IndexError(f"expert {expert} of {of}")
+    return _Rows(output, shown[output], height)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Runs of rows (first, last) of the output that are encoded together, and which of their columns."""
+
+    runs: tuple[tuple[int, int], ...]
+    columns: Columns
+    options: EncodeOptions
+
+
+def _phases(
+    checkpoint: Checkpoint, t: TensorPlan, method: Method, rows: _Rows, cells: int, token: CancelToken
+) -> Iterator[Iterator[_Task]]:
+    """An overview, one run of rows for each row of cells; then all other rows. Both spread evenly from the start on."""
+    options = EncodeOptions(method=method)
+    if t.columns > LONG_ROW:
+        blocks = [b for b in split(0, t, worker_count()) if np.isin(np.arange(b.start, b.stop), rows.output).any()]
+        found = with_options(checkpoint, t, blocks, options, token)
+        yield (_Task(((b.start, b.stop),), b.columns, replace(o, threads=1)) for b, o in found)
+        return
+    unit = t.format.row_multiple if t.format else 1
+    starts = np.unique(rows.output // unit) * unit
+    stride = max(1, len(starts) // cells)
+    overview = np.zeros(len(starts), bool)
+    overview[stride // 2 :: stride] = True
+    for chosen in (starts[overview], starts[~overview]):
+        yield _tasks(checkpoint, t, options, chosen, unit, token)
+
+
+def _tasks(
+    checkpoint: Checkpoint, t: TensorPlan, options: EncodeOptions, starts: np.ndarray, unit: int, token: CancelToken
+) -> Iterator[_Task]:
+    """Tasks of about TASK_VALUES, each of neighbouring runs; far ones follow each other."""
+    needs_amax = t.format is not None and t.format.needs_amax
+    matrix = t.shape[-2] if needs_amax and len(t.shape) > 1 else t.rows
+    count = max(1, TASK_VALUES // (unit * t.columns))
+    for first in range(0, t.rows, max(1, matrix)):
+        own = starts[(starts >= first) & (starts < first + matrix)]
+        if not own.size:
+            continue
+        if needs_amax:
+            options = replace(options, amax=matrix_amax(checkpoint, t, first, token))
+        pieces = np.array_split(own, -(-len(own) // count))
+        for i in _far_apart(len(pieces)):
+            yield _Task(_joined(pieces[i], unit, t.rows), (0, t.columns), options)
+
+
+def _joined(starts: np.ndarray, unit: int, rows: int) -> tuple[tuple[int, int], ...]:
+    """Runs of `unit` rows as few runs as there are gaps."""
+    cuts = np.flatnonzero(np.diff(starts) != unit) + 1
+    return tuple((int(part[0]), min(rows, int(part[-1]) + unit)) for part in np.split(starts, cuts))
+
+
+def _far_apart(count: int) -> list[int]:
+    """0 … count − 1 so that the first few are spread evenly: by their reversed bits."""
+    bits = max(1, (count - 1).bit_length())
+    order = [int(f"{i:0{bits}b}"[::-1], 2) for i in range(1 << bits)]
+    return [i for i in order if i < count]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What a task found. rows: in the picture. Sums are of squares; counts of values that are finite in the source."""
+
+    rows: np.ndarray
+    columns: Columns
+    row_max: np.ndarray
+    row_squares: np.ndarray
+    row_counts: np.ndarray
+    column_max: np.ndarray
+    column_squares: np.ndarray
+    column_counts: np.ndarray
+    cells: np.ndarray
+    error: ErrorSum
+
+
+def _results(
+    pool: ThreadPoolExecutor, tasks: Iterator[_Task], run: Callable[[_Task], _Part], token: CancelToken
+) -> Iterator[_Part]:
+    """Each task's part, in order; only a few tasks are under way at any time."""
+    queue: deque[Future[_Part]] = deque()
+    for task in tasks:
+        token.check()
+        queue.append(pool.submit(run, task))
+        if len(queue) > worker_count():
+            yield queue.popleft().result()
+    while queue:
+        token.check()
+        yield queue.popleft().result()
+
+
+def _run(checkpoint: Checkpoint, t: TensorPlan, task: _Task, rows: _Rows, column_starts: np.ndarray) -> _Part:
+    assert t.format is not None
+    blocks = [read_mapped(checkpoint, t.source, first, last, task.columns) for first, last in task.runs]
+    source = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+    decoded = t.format.decode(encode(t, source, task.options), *source.shape)
+    numbers = np.concatenate([np.arange(first, last) for first, last in task.runs])
+    at = np.searchsorted(rows.output, numbers)
+    wanted = rows.output[np.minimum(at, len(rows.output) - 1)] == numbers
+    if not wanted.all():
+        source, decoded, at = source[wanted], decoded[wanted], at[wanted]
+    total = measure(source, decoded)
+    with np.errstate(invalid="ignore"):  # Inf less Inf
+        error = np.abs(np.subtract(decoded, source, out=decoded), out=decoded)
+    row_counts, column_counts = (np.full(n, float(m)) for n, m in (error.shape, error.shape[::-1]))
+    if total.nonfinite:
+        finite = np.isfinite(source)
+        error[~finite] = 0
+        row_counts, column_counts = finite.sum(axis=1, dtype=np.float64), finite.sum(axis=0, dtype=np.float64)
+    np.copyto(error, np.inf, where=np.isnan(error))
+    left, right = task.columns
+    # Cells of the picture that these columns reach, at the first column of each within them.
+    inside = np.unique(np.clip(column_starts, left, right - 1)) - left
+    cells = np.maximum.reduceat(error, inside, axis=1)
+    row_max, column_max = cells.max(axis=1), error.max(axis=0)
+    squares = np.square(error, out=error)
+    return _Part(
+        rows=rows.shown[at],
+        columns=task.columns,
+        row_max=row_max,
+        row_squares=squares.sum(axis=1, dtype=np.float64),
+        row_counts=row_counts,
+        column_max=column_max,
+        column_squares=squares.sum(axis=0, dtype=np.float64),
+        column_counts=column_counts,
+        cells=cells,
+        error=total,
+    )
+
+
+class _Sums:
+    """Everything gathered so far."""
+
+    def __init__(self, t: TensorPlan, expert: int | None, rows: _Rows, height: int, width: int) -> None:
+        self._tensor, self._expert, self._rows = t, expert, rows
+        self.height, width = min(height, rows.count), min(width, t.columns)
+        self._row_edges = np.arange(self.height + 1) * rows.count // self.height
+        self._column_edges = np.arange(width + 1) * t.columns // width
+        self._cells = np.full((self.height, width), np.nan, np.float32)
+        self._max = [np.full(n, np.nan, np.float32) for n in (rows.count, t.columns)]
+        self._squares = [np.zeros(n) for n in (rows.count, t.columns)]
+        self._counts = [np.zeros(n) for n in (rows.count, t.columns)]
+        self._error = ErrorSum()
+        self._seen = 0
+
+    @property
+    def column_starts(self) -> np.ndarray:
+        return self._column_edges[:-1]
+
+    @property
+    def done(self) -> float:
+        return self._seen / max(1, len(self._rows.output) * self._tensor.columns)
+
+    def add(self, p: _Part) -> None:
+        left, right = p.columns
+        columns = slice(left, right)
+        self._max[0][p.rows] = np.fmax(self._max[0][p.rows], p.row_max)
+        self._squares[0][p.rows] += p.row_squares
+        self._counts[0][p.rows] += p.row_counts
+        self._max[1][columns] = np.fmax(self._max[1][columns], p.column_max)
+        self._squares[1][columns] += p.column_squares
+        self._counts[1][columns] += p.column_counts
+        own = np.searchsorted(self._row_edges, p.rows, side="right") - 1
+        first = int(np.searchsorted(self._column_edges, left, side="right")) - 1
+        block = self._cells[:, first : first + p.cells.shape[1]]
+        np.fmax.at(block, own, p.cells)
+        self._error.add(p.error)
+        self._seen += len(p.rows) * (right - left)
+
+    def exact(self) -> ErrorMap:
+        """No error anywhere, every value looked at."""
+        t = self._tensor
+        for of in self._max:
+            of[:] = 0
+        for counts, n in zip(self._counts, (t.columns, self._rows.count), strict=True):
+            counts[:] = n
+        self._cells[:] = 0
+        self._seen = len(self._rows.output) * t.columns
+        self._error = ErrorSum(values=self._seen)
+        return self.map()
+
+    def map(self) -> ErrorMap:
+        e = self._error
+        nrmse = sqrt(e.error_squares / e.source_squares) if e.source_squares else (inf if e.error_squares else 0.0)
+        return ErrorMap(
+            tensor=self._tensor.name,
+            format=self._tensor.format_name,
+            expert=self._expert,
+            cells=self._cells.copy(),
+            row_edges=self._row_edges,
+            column_edges=self._column_edges,
+            rows=self._channels(0, "output"),
+            columns=self._channels(1, "input"),
+            stats=e.stats(),
+            nrmse=nrmse,
+            done=min(1.0, self.done),
+        )
+
+    def _channels(self, axis: int, name: str) -> ChannelError:
+        squares, counts = self._squares[axis], self._counts[axis]
+        with np.errstate(all="ignore"):
+            rms = np.where(counts > 0, np.sqrt(squares / counts), np.nan)
+            share = squares / squares.sum() if squares.sum() else squares
+        return ChannelError(name, self._max[axis].copy(), rms.astype(np.float32), share.astype(np.float32))

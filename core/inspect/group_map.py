@@ -6,7 +6,6 @@ The bytes are those of the file that a conversion writes, at the offsets where i
 from __future__ import annotations
 
 import re
-import weakref
 from dataclasses import replace
 
 from core.blocks import LONG_ROW, Block, encoded_runs, split, with_options
@@ -29,14 +28,13 @@ from core.inspect.group_types import (
     StoredArray,
     StoredBytes,
 )
-from core.models.gguf_tensors import MappedTensor
-from core.models.read_mapped import interleaved, read_mapped
+from core.inspect.tracing import matrix_amax, source_row
+from core.models.read_mapped import read_mapped
 from core.placement import part_name, stored_parts
-from core.plan import Plan, TensorPlan
+from core.plan import Plan
 from core.progress import CancelToken
 from core.recipe import Recipe, Rule
 from core.tensor_info import TensorInfo
-from kernels import ops
 
 __all__ = [
     "WINDOW",
@@ -76,7 +74,7 @@ def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
     else:
         found = read_blocks(place, stored, t.source_dtype if t.format is None else t.format.name)
     original = read_mapped(checkpoint, t.source, row, row + 1, found.columns)[0]
-    return with_original(replace(found, source=_source_row(t.source, row, found.columns)), original)
+    return with_original(replace(found, source=source_row(t.source, row, found.columns)), original)
 
 
 def stored_group(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: int) -> GroupMap:
@@ -120,9 +118,6 @@ def _whole_blocks(columns: int, column: int) -> Columns:
     return left, min(columns, left + PIECE)
 
 
-_AMAX: weakref.WeakKeyDictionary[Checkpoint, dict[tuple[str, int], float]] = weakref.WeakKeyDictionary()
-
-
 def _block_around(checkpoint: Checkpoint, plan: Plan, index: int, row: int, column: int) -> tuple[Block, EncodeOptions]:
     """The smallest block that a run would encode to the same bytes, and its options."""
     t = plan.tensors[index]
@@ -134,46 +129,12 @@ def _block_around(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
     if t.format is None:
         return block, options
     if t.format.needs_amax:
-        return block, replace(options, amax=_matrix_amax(checkpoint, t, row))
+        return block, replace(options, amax=matrix_amax(checkpoint, t, row))
     if t.format.scales_rows and t.columns > LONG_ROW:
         pieces = [b for b in split(index, t, 1) if b.start <= row < b.stop]
         _, options = next(with_options(checkpoint, t, pieces, options, token))
         return replace(block, start=pieces[0].start, stop=pieces[0].stop), options
     return block, options
-
-
-def _matrix_amax(checkpoint: Checkpoint, t: TensorPlan, row: int) -> float:
-    """Largest |value| of the matrix that the row is in; looked up once a matrix."""
-    height = t.shape[-2] if len(t.shape) > 1 else 1
-    expert = row // height
-    known = _AMAX.setdefault(checkpoint, {})
-    key = (t.source.name, expert)
-    if key not in known:
-        blocks = [b for b in split(0, t, 1) if expert * height <= b.start < (expert + 1) * height]
-        known[key] = max(
-            float(ops.scan(read_mapped(checkpoint, t.source, b.start, b.stop, b.columns)).amax) for b in blocks
-        )
-    return known[key]
-
-
-def _source_row(source: MappedTensor, row: int, columns: Columns) -> SourceRow | None:
-    """Through a permutation of heads, a stack of experts and an offset, back to the tensor that the values are from."""
-    if not source.pieces:
-        return None
-    order: tuple[int, ...] = ()
-    if source.permute_heads and len(source.shape) == 1:
-        of_head = source.columns // source.permute_heads
-        within = interleaved(of_head, 1)
-        order = tuple(c // of_head * of_head + int(within[c % of_head]) for c in range(*columns))
-    elif source.permute_heads:
-        of_head = source.rows // source.permute_heads
-        row = row // of_head * of_head + int(interleaved(of_head, 1)[row % of_head])
-    for piece in source.pieces:
-        size = piece.stop - piece.start
-        if row < size:
-            return SourceRow(piece.tensor.name, piece.start + row, source.add, order)
-        row -= size
-    raise IndexError(row)
 
 
 def _stored_array(checkpoint: Checkpoint, t: TensorInfo) -> StoredArray:
