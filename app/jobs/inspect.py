@@ -99,18 +99,21 @@ def format_work(
     """The result is a FormatReply. places: rows and columns, as the source counts, whose groups' levels are wanted."""
 
     def work(token: CancelToken) -> FormatReply:
-        from core.inspect.requantized import group_levels, planned_rows, requantized
+        from core.inspect.requantized import group_levels, requantized
+        from core.inspect.tracing import source_rows
 
-        chosen, index, matrix = _in_format(checkpoint, plan, tensor, expert, format_name)
+        chosen, index = _in_format(checkpoint, plan, tensor, format_name)
         token.check()
         planned = chosen.tensors[index]
-        rows = planned_rows(planned.source, tensor.name)
-        base = (expert or 0) * (tensor.shape[-2] if tensor.experts else 0)
+        rows = source_rows(planned.source, tensor.name)
+        matrix = tensor.rows // tensor.experts if tensor.experts else tensor.rows
+        first = matrix * (expert or 0)
+        own = np.flatnonzero((rows >= first) & (rows < first + matrix))
         levels = []
         for row, column in places:
             token.check()
-            levels.append(group_levels(checkpoint, chosen, index, int(rows[base + row]), column))
-        found = requantized(checkpoint, chosen, index, token, matrix)
+            levels.append(group_levels(checkpoint, chosen, index, int(own[rows[own] == first + row][0]), column))
+        found = requantized(checkpoint, chosen, index, token, (int(own[0]), int(own[-1]) + 1))
         return FormatReply(planned.format_name, planned.format is not None, found, tuple(levels))
 
     return work
@@ -122,11 +125,12 @@ def error_work(checkpoint: Checkpoint, plan: Plan, tensor: TensorInfo, expert: i
     def work(token: CancelToken) -> Iterator[ErrorMap]:
         from core.inspect.error_map import error_map
 
-        chosen, index, matrix = _in_format(checkpoint, plan, tensor, expert, format_name)
+        chosen, index = _in_format(checkpoint, plan, tensor, format_name)
         newest = None
         for found in error_map(
-            checkpoint, chosen.tensors[index], chosen.recipe.method, token, ERROR_CELLS, ERROR_CELLS, matrix
-        ):
+            checkpoint, chosen.tensors[index], chosen.recipe.method, token, ERROR_CELLS, ERROR_CELLS, expert,
+            of=tensor.name,
+        ):  # fmt: skip
             newest = found
             yield found
         return newest
@@ -134,12 +138,7 @@ def error_work(checkpoint: Checkpoint, plan: Plan, tensor: TensorInfo, expert: i
     return work
 
 
-def _in_format(
-    checkpoint: Checkpoint, plan: Plan, tensor: TensorInfo, expert: int | None, format_name: str
-) -> tuple[Plan, int, int | None]:
-    """The plan that gives the tensor this format, its number there, and which matrix of a stack it is there."""
+def _in_format(checkpoint: Checkpoint, plan: Plan, tensor: TensorInfo, format_name: str) -> tuple[Plan, int]:
+    """The plan that gives the tensor this format, and its number there."""
     number = next(i for i, t in enumerate(plan.tensors) if any(s.name == tensor.name for s in t.source.sources))
-    chosen, index = plan_in_format(checkpoint, plan, number, format_name)
-    planned = chosen.tensors[index]
-    matrix = expert if tensor.experts else tensor.expert if len(planned.shape) > 2 else None
-    return chosen, index, matrix
+    return plan_in_format(checkpoint, plan, number, format_name)

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.checkpoint.base import Checkpoint
+from core.checkpoint.base import Checkpoint, Columns
 from core.formats import EncodeOptions
 from core.inspect.grid import group_grid
 from core.inspect.group_map import planned_group
 from core.inspect.statistics import LOWEST_OCTAVE, MAGNITUDE_BINS, STEPS_PER_OCTAVE
-from core.models.gguf_tensors import MappedTensor
-from core.models.read_mapped import interleaved, read_mapped
+from core.models.read_mapped import read_mapped
 from core.plan import Plan, TensorPlan
-from core.preview import round_trip, sample_ranges
+from core.preview import CHUNKS, round_trip, sample_ranges
 from core.progress import CancelToken
 from core.threads import worker_count
 from kernels import ops
@@ -55,16 +54,16 @@ def requantized(
     plan: Plan,
     index: int,
     token: CancelToken,
-    expert: int | None = None,
+    rows: tuple[int, int] | None = None,
     max_values: int = MAX_VALUES,
 ) -> Requantized:
-    """Encode and decode planned tensor number `index`, or evenly spread rows of it. expert: of a stack, only this one.
+    """Encode and decode planned tensor number `index`, or evenly spread rows of it. rows: only of these, first … last.
 
     Raises UserError when the values can not be stored, Cancelled.
     """
     tensor = plan.tensors[index]
     blocks = []
-    for first, last, columns in _ranges(tensor, expert, max_values):
+    for first, last, columns in _ranges(tensor, rows, max_values):
         token.check()
         blocks.append(read_mapped(checkpoint, tensor.source, first, last, columns))
     amax = max((float(ops.scan(b).amax) for b in blocks), default=0.0)
@@ -77,18 +76,17 @@ def requantized(
             counts += magnitude_counts(values)
             zeros[number] += values.size - int(np.count_nonzero(values))
     seen = sum(b.size for b in blocks)
-    whole = tensor.values if expert is None else tensor.values // tensor.shape[0]
+    whole = tensor.values if rows is None else (rows[1] - rows[0]) * tensor.columns
     return Requantized(tensor.format_name, before, after, zeros[0], zeros[1], seen, seen / whole if whole else 1.0)
 
 
-def _ranges(tensor: TensorPlan, expert: int | None, max_values: int) -> list[tuple[int, int, tuple[int, int]]]:
-    if expert is None or len(tensor.shape) < 3:
+def _ranges(tensor: TensorPlan, rows: tuple[int, int] | None, max_values: int) -> list[tuple[int, int, Columns]]:
+    if rows is None or rows == (0, tensor.rows):
         return sample_ranges(tensor, max_values)
-    matrix = tensor.shape[-2]
-    height = min(matrix, max(1, max_values // tensor.columns))
     unit = tensor.format.row_multiple if tensor.format else 1
-    first = expert * matrix
-    return [(first, first + max(unit, height // unit * unit), (0, tensor.columns))]
+    height = max(unit, max_values // CHUNKS // tensor.columns // unit * unit)
+    starts = range(rows[0], rows[1], max(height, (rows[1] - rows[0]) // CHUNKS // unit * unit))
+    return [(start, min(rows[1], start + height), (0, tensor.columns)) for start in starts][: CHUNKS + 1]
 
 
 def magnitude_counts(values: np.ndarray) -> np.ndarray:
@@ -114,21 +112,3 @@ def group_levels(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colum
     used = np.zeros(len(levels), bool)
     np.logical_or.at(used, places, np.asarray(grid.counts) > 0)
     return GroupLevels(row, column, amax, levels.astype(np.float32), used)
-
-
-def planned_rows(source: MappedTensor, name: str) -> np.ndarray:
-    """For each row of the source tensor of that name, which of the planned tensor it becomes: int64, −1 for none."""
-    order = np.arange(source.rows)
-    if source.permute_heads and len(source.shape) > 1:
-        place = np.empty_like(order)
-        place[interleaved(source.rows, source.permute_heads)] = order
-        order = place
-    tensor = next(p.tensor for p in source.pieces if p.tensor.name == name)
-    rows = np.full(max(1, tensor.rows), -1, np.int64)
-    base = 0
-    for piece in source.pieces:
-        size = piece.stop - piece.start
-        if piece.tensor.name == name:
-            rows[piece.start : piece.stop] = order[base : base + size]
-        base += size
-    return rows
