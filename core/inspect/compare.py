@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+import re
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 
-from core.checkpoint.base import Checkpoint
-from core.progress import CancelToken, ErrorStats
+import numpy as np
 
+from core.checkpoint.base import Checkpoint, Container
+from core.checkpoint.reading import windows
+from core.errors import UserError
+from core.inspect.compare_rows import SORT_KEYS, CompareRow, Match, WorstChannel, sort_rows, to_csv, to_json
+from core.inspect.logical import LogicalCheckpoint
+from core.inspect.tracing import source_rows
+from core.metrics.error import ErrorSum, measure
+from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
+from core.models.read_mapped import read_mapped
+from core.progress import CancelToken
+from core.tensor_info import Role
+from core.threads import worker_count
 
-class Match(Enum):
-    """What could be compared."""
+__all__ = [
+    "SORT_KEYS",
+    "CompareRow",
+    "CompareStep",
+    "Match",
+    "WorstChannel",
+    "compare",
+    "sort_rows",
+    "to_csv",
+    "to_json",
+]
 
-    COMPARED = "compared"
-    SHAPES = "shapes differ"
-    ONLY_LEFT = "only in the first"
-    ONLY_RIGHT = "only in the second"
-    UNREADABLE = "can not be decoded"
-
-
-@dataclass(frozen=True)
-class WorstChannel:
-    """axis: 'output' or 'input'. share: of the tensor's squared error. snr_db: of the channel alone."""
-
-    axis: str
-    index: int
-    max_error: float
-    rms_error: float
-    share: float
-    snr_db: float
-
-
-@dataclass(frozen=True)
-class CompareRow:
-    """One tensor. name: as the first calls it ('' when only the second has it), other_name: as the second does.
-
-    error: the second's deviation from the first, None unless compared. nrmse: √(Σ(x−y)² / Σx²), nan unless compared.
-    note: what was undone or why it could not be compared. worst: channels with most of the squared error.
-    """
-
-    name: str
-    other_name: str
-    shape: tuple[int, ...]
-    other_shape: tuple[int, ...]
-    format: str
-    other_format: str
-    match: Match
-    layer: int | None
-    role: str
-    error: ErrorStats | None
-    nrmse: float
-    worst: tuple[WorstChannel, ...] = ()
-    note: str = ""
+BLOCK_VALUES = 1 << 19  # of both, read and compared by one thread at once
+WORST = 3  # channels of each axis that a row names
 
 
 @dataclass(frozen=True)
@@ -65,27 +50,236 @@ class CompareStep:
     row: CompareRow | None
 
 
-SORT_KEYS = ("order", "name", "snr", "max_error", "nrmse", "match")
-
-
 def compare(first: Checkpoint, second: Checkpoint, token: CancelToken) -> Iterator[CompareStep]:
     """Every tensor of both; permuted rows, norm offsets and stacked experts of a GGUF are undone on the way.
 
-    Raises UserError when the two have no tensor in common, Cancelled.
+    Where only one of the two is a GGUF, the other is read as it would be converted. In file order of the first, what
+    only the second has at the end. Memory does not grow with the tensors, but for one row.
+    Raises UserError when the two have no tensor in common or one can not be read, Cancelled.
     """
-    raise NotImplementedError
+    pairs = _pairs(LogicalCheckpoint(first), LogicalCheckpoint(second))
+    if not any(p.left and p.right for p in pairs):
+        raise UserError(
+            "The two have no tensor in common.", "Compare a model with its own quantized version, or two versions."
+        )
+    total = max(1, sum(p.values for p in pairs))
+    done = 0
+    pool = ThreadPoolExecutor(worker_count(), thread_name_prefix="bitsmith-compare")
+    try:
+        for index, pair in enumerate(pairs):
+            token.check()
+            if pair.match is not Match.COMPARED:
+                done += pair.values
+                yield CompareStep(index, len(pairs), done / total, _row(pair, None))
+                continue
+            sums = _Sums(pair)
+            for part in _results(pool, pair, token):
+                sums.add(part)
+                done += part.values
+                if sums.seen < pair.values:
+                    yield CompareStep(index, len(pairs), done / total, None)
+            yield CompareStep(index, len(pairs), done / total, _row(pair, sums))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
-def sort_rows(rows: Iterable[CompareRow], key: str, descending: bool = False) -> list[CompareRow]:
-    """By one of SORT_KEYS; rows without a figure go last either way."""
-    raise NotImplementedError
+@dataclass(frozen=True)
+class _Side:
+    """One tensor of one of the two. readable: False when its type has no decoder. note: why it may have no partner."""
+
+    checkpoint: LogicalCheckpoint
+    mapped: MappedTensor
+    format: str
+    readable: bool = True
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """As its own checkpoint calls it; one name for a stack of experts."""
+        names = [s.name for s in self.mapped.sources]
+        if not names:
+            return self.mapped.name
+        return names[0] if len(names) == 1 else re.sub(r"\.experts\.\d+\.", ".experts.*.", names[0])
+
+    def own_row(self, row: int) -> int:
+        """The number that a row has in this checkpoint, where heads are permuted."""
+        if not self.mapped.permute_heads or len(self.mapped.sources) != 1 or len(self.mapped.shape) < 2:
+            return row
+        return int(source_rows(self.mapped, self.mapped.sources[0].name)[row])
 
 
-def to_csv(rows: Iterable[CompareRow]) -> str:
-    """One line a tensor, RFC 4180, with a header; empty cells where there is no figure, 'inf' for an exact copy."""
-    raise NotImplementedError
+@dataclass(frozen=True)
+class _Pair:
+    left: _Side | None
+    right: _Side | None
+
+    @property
+    def values(self) -> int:
+        side = self.left or self.right
+        return math.prod(side.mapped.shape) if side else 0
+
+    @property
+    def match(self) -> Match:
+        if self.left is None or self.right is None:
+            return Match.ONLY_RIGHT if self.left is None else Match.ONLY_LEFT
+        if not (self.left.readable and self.right.readable):
+            return Match.UNREADABLE
+        return Match.COMPARED if self.left.mapped.shape == self.right.mapped.shape else Match.SHAPES
 
 
-def to_json(rows: Iterable[CompareRow]) -> str:
-    """One object {"tensors": [...]}; null where there is no figure and for an infinite SNR with "exact": true."""
-    raise NotImplementedError
+def _pairs(first: LogicalCheckpoint, second: LogicalCheckpoint) -> list[_Pair]:
+    both = (first, second)
+    gguf = [c.container is Container.GGUF for c in both]
+    named = gguf[0] == gguf[1] and bool({t.name for t in first.tensors} & {t.name for t in second.tensors})
+    sides: list[dict[str, _Side]] = []
+    for checkpoint, is_gguf in zip(both, gguf, strict=True):
+        mapped = identity_tensors(checkpoint) if is_gguf or named else map_tensors(checkpoint)
+        found = {m.name: _Side(checkpoint, m, _format(m)) for m in mapped}
+        used = {s.name for m in mapped for s in m.sources}
+        for m in identity_tensors(checkpoint):  # what a conversion does not take over
+            if m.name not in used and m.name not in found:
+                note = "repeats the embedding" if m.role is Role.HEAD else "follows from the configuration"
+                found[m.name] = _Side(checkpoint, m, _format(m), note=note)
+        for t in checkpoint.unknown:
+            m = MappedTensor(t.name, t.shape or (1,), (), role=t.role, layer=t.layer)
+            found.setdefault(t.name, _Side(checkpoint, m, t.dtype, readable=False))
+        sides.append(found)
+    pairs = [_Pair(sides[0].get(n), sides[1].get(n)) for n in dict.fromkeys([*sides[0], *sides[1]])]
+    return sorted(pairs, key=lambda p: p.left is None)
+
+
+def _format(m: MappedTensor) -> str:
+    return " and ".join(dict.fromkeys(s.dtype for s in m.sources)) or "computed"
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One block of rows. Squares are of the first's values (signal) and of the difference, by row and by column."""
+
+    start: int
+    columns: tuple[int, int]
+    values: int
+    error: ErrorSum
+    row_max: np.ndarray
+    row_error: np.ndarray
+    row_signal: np.ndarray
+    column_max: np.ndarray
+    column_error: np.ndarray
+    column_signal: np.ndarray
+
+
+def _results(pool: ThreadPoolExecutor, pair: _Pair, token: CancelToken) -> Iterator[_Part]:
+    assert pair.left is not None
+    queue: deque[Future[_Part]] = deque()
+    m = pair.left.mapped
+    for start, stop, columns in windows(m.rows, m.columns, BLOCK_VALUES):
+        token.check()
+        queue.append(pool.submit(_block, pair, start, stop, columns))
+        if len(queue) > worker_count():
+            yield queue.popleft().result()
+    while queue:
+        token.check()
+        yield queue.popleft().result()
+
+
+def _block(pair: _Pair, start: int, stop: int, columns: tuple[int, int]) -> _Part:
+    assert pair.left is not None
+    assert pair.right is not None
+    x, y = (read_mapped(s.checkpoint, s.mapped, start, stop, columns) for s in (pair.left, pair.right))
+    total = measure(x, y)
+    with np.errstate(invalid="ignore", over="ignore"):
+        error = np.abs(y - x)
+        if total.nonfinite:
+            lost = ~np.isfinite(x)
+            error[lost] = 0
+            x = np.where(lost, np.float32(0), x)
+        np.copyto(error, np.inf, where=np.isnan(error))
+        row_max, column_max = error.max(axis=1, initial=0), error.max(axis=0, initial=0)
+        squares, signal = np.square(error, out=error), np.square(x)
+        sums = [a.sum(axis=axis, dtype=np.float64) for axis in (1, 0) for a in (squares, signal)]
+    return _Part(start, columns, x.size, total, row_max, sums[0], sums[1], column_max, sums[2], sums[3])
+
+
+class _Sums:
+    """What is known of a pair so far."""
+
+    def __init__(self, pair: _Pair) -> None:
+        assert pair.left is not None
+        m = pair.left.mapped
+        self.error = ErrorSum()
+        self.seen = 0
+        self._max = [np.zeros(n, np.float32) for n in (m.rows, m.columns)]
+        self._error = [np.zeros(n) for n in (m.rows, m.columns)]
+        self._signal = [np.zeros(n) for n in (m.rows, m.columns)]
+
+    def add(self, p: _Part) -> None:
+        rows, columns = slice(p.start, p.start + len(p.row_max)), slice(*p.columns)
+        self.error.add(p.error)
+        self.seen += p.values
+        self._max[0][rows] = np.maximum(self._max[0][rows], p.row_max)
+        self._error[0][rows] += p.row_error
+        self._signal[0][rows] += p.row_signal
+        self._max[1][columns] = np.maximum(self._max[1][columns], p.column_max)
+        self._error[1][columns] += p.column_error
+        self._signal[1][columns] += p.column_signal
+
+    def worst(self, side: _Side) -> tuple[WorstChannel, ...]:
+        """Of each axis that has more than one channel those with most of the squared error."""
+        found = []
+        for axis, name in enumerate(("output", "input")):
+            error, signal = self._error[axis], self._signal[axis]
+            total = float(error.sum())
+            if len(error) < 2 or not total or not math.isfinite(total):
+                continue
+            count = self.seen / len(error)
+            for i in np.argsort(-error, kind="stable")[:WORST]:
+                if not error[i]:
+                    break
+                found.append(
+                    WorstChannel(
+                        axis=name,
+                        index=side.own_row(int(i)) if axis == 0 else int(i),
+                        max_error=float(self._max[axis][i]),
+                        rms_error=math.sqrt(error[i] / count),
+                        share=float(error[i]) / total,
+                        snr_db=10 * math.log10(signal[i] / error[i]) if signal[i] else -math.inf,
+                    )
+                )
+        return tuple(found)
+
+
+def _row(pair: _Pair, sums: _Sums | None) -> CompareRow:
+    left, right = pair.left, pair.right
+    side = left or right
+    assert side is not None
+    return CompareRow(
+        name=left.name if left else "",
+        other_name=right.name if right else "",
+        shape=left.mapped.shape if left else (),
+        other_shape=right.mapped.shape if right else (),
+        format=left.format if left else "",
+        other_format=right.format if right else "",
+        match=pair.match,
+        layer=side.mapped.layer,
+        role=side.mapped.role.value,
+        error=sums.error.stats() if sums else None,
+        nrmse=sums.error.nrmse if sums else math.nan,
+        worst=sums.worst(left) if sums and left else (),
+        note=_note(pair),
+    )
+
+
+def _note(pair: _Pair) -> str:
+    notes = []
+    for s in (pair.left, pair.right):
+        if s is None:
+            continue
+        if not s.readable:
+            notes.append(f"{s.format} can not be decoded")
+        elif s.note and pair.match is not Match.COMPARED:
+            notes.append(s.note)
+        if pair.match is Match.COMPARED and s.mapped.permute_heads:
+            notes.append("rows of each head put in order")
+        if pair.match is Match.COMPARED and s.mapped.add:
+            notes.append(f"{s.mapped.add:g} added to the norm, as a GGUF stores it")
+    return "; ".join(dict.fromkeys(notes))

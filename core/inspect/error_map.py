@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from math import inf, sqrt
 
 import numpy as np
 
@@ -308,7 +307,6 @@ class _Sums:
 
     def map(self) -> ErrorMap:
         e = self._error
-        nrmse = sqrt(e.error_squares / e.source_squares) if e.source_squares else (inf if e.error_squares else 0.0)
         return ErrorMap(
             tensor=self._tensor.name,
             format=self._tensor.format_name,
@@ -319,7 +317,7 @@ class _Sums:
             rows=self._channels(0, "output"),
             columns=self._channels(1, "input"),
             stats=e.stats(),
-            nrmse=nrmse,
+            nrmse=e.nrmse,
             done=min(1.0, self.done),
         )
 

@@ -53,6 +53,13 @@ class ErrorSum:
             theirs = _fold(theirs, times)
         self.limit, self.counts = high, mine + theirs
 
+    @property
+    def nrmse(self) -> float:
+        """√(Σ(x−x̂)² / Σx²): the error's norm as a share of the source's; 0 when exact, inf for zeros that are not."""
+        if not self.error_squares:
+            return 0.0
+        return math.sqrt(self.error_squares / self.source_squares) if self.source_squares else math.inf
+
     def stats(self) -> ErrorStats:
         """The figures; the histogram has BINS bins over ±limit, none when the reconstruction is exact."""
         snr = math.inf
