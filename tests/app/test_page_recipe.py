@@ -150,6 +150,19 @@ def test_rows_of_576_in_blocks_of_256_are_warned_of(window, qtbot, tmp_path: Pat
     assert formats.model.index(formats.model.row_of("Q4_K_M"), 1).data() == "in part"
 
 
+@pytest.mark.parametrize("target", ["Q4_K_M", "w4a16-g64-asym", "w8a16-channel-asym", "Q8_0"])
+def test_nothing_is_cut_at_the_side_in_the_smallest_window(target: str, window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    page = open_recipe(window, qtbot, write_llama(tmp_path / "odd", hidden=576, heads=9, kv_heads=3, ffn=1536))
+    window.resize(900, 600)
+    click(qtbot, page.more)
+    put(page, window, qtbot, Recipe(target=target))
+    qtbot.wait(50)
+    inside = page._results.widget()
+    assert inside.width() <= page._results.viewport().width(), f"{inside.minimumSizeHint().width()} px are needed"
+    tabs = page.advanced.tabs.tabBar()
+    assert tabs.sizeHint().width() <= page.advanced.tabs.width()
+
+
 def test_output_that_is_not_smaller_is_warned_of(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     put(recipe, window, qtbot, Recipe(target="F32"))
     assert any("not smaller" in w for w in warnings(recipe))

@@ -131,6 +131,11 @@ class AdvancedPanel(QWidget):
         if name:
             self.write_recipe(Path(name))
 
+    def minimumSizeHint(self) -> QSize:
+        """Wide enough for the names of all tabs."""
+        least = super().minimumSizeHint()
+        return QSize(max(least.width(), self.tabs.tabBar().sizeHint().width()), least.height())
+
 
 def scrolled(panel: QWidget) -> QScrollArea:
     """The panel in an area that scrolls down when there is too little room."""

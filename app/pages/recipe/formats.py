@@ -108,7 +108,9 @@ class FormatsPanel(QWidget):
         row = self.model.row_of(self._recipe.target)
         column = max(self.view.currentIndex().column(), 2)
         if row >= 0 and row != self.view.currentIndex().row():
+            place = self.view.horizontalScrollBar().value()
             self.view.setCurrentIndex(self.model.index(row, min(column, self.model.columnCount() - 1)))
+            self.view.horizontalScrollBar().setValue(place)  # the names of the targets stay in sight
 
     def _explain(self, index: QModelIndex) -> None:
         if not index.isValid():

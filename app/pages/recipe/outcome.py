@@ -10,7 +10,7 @@ from app.jobs.plan import PlanReply
 from app.theme import SPACE_1, SPACE_2
 from app.widgets.basics import Card, IconLabel, label
 from app.widgets.inline_error import InlineError
-from app.widgets.text import breakable
+from app.widgets.text import ElidedLabel, breakable
 from app.widgets.tiles import Tiles
 from core import units
 
@@ -23,7 +23,9 @@ class OutcomeCard(Card):
         self.setAccessibleName("Result")
         self.size = label("", "title", selectable=True)
         self.size.setAccessibleName("Exact size of the result")
-        self.state = label("", "muted")
+        self.state = ElidedLabel("", "muted")  # comes and goes, and must not push the columns about
+        self.state.setMinimumWidth(0)
+        self.state.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
         self.facts = Tiles(("Change", "Quantized", "Bits per weight", "Time"))
         self.error = InlineError()
         self.error.set_dismissable(False)
@@ -31,8 +33,7 @@ class OutcomeCard(Card):
         self._warnings.setSpacing(SPACE_1)
         head = QHBoxLayout()
         head.addWidget(self.size)
-        head.addStretch(1)
-        head.addWidget(self.state)
+        head.addWidget(self.state, 1)
         self.body.setSpacing(SPACE_2)
         self.add(head)
         self.add(self.facts)

@@ -18,7 +18,7 @@ from PySide6.QtWidgets import (
 
 from app.jobs.convert import Order
 from app.jobs.convert_queue import ConversionQueue
-from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work
+from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work, reply_work
 from app.jobs.plan_presets import PRESETS_KEY, Offer, presets_work, rejudged
 from app.pages.base import Page
 from app.pages.recipe.advanced import AdvancedPanel, scrolled
@@ -56,6 +56,7 @@ class RecipePage(Page):
         self._queue = ConversionQueue.of(services.jobs, services.settings)
         self._offers: tuple[Offer, ...] = ()
         self._good: Recipe | None = None  # the last recipe that had a plan
+        self._own: Recipe | None = None  # the last recipe that this page has put in force
         self._last_target = services.session.current.target
         self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_DELAY)
         self._plan_timer.timeout.connect(self._make_plan)
@@ -170,6 +171,8 @@ class RecipePage(Page):
     def _on_session(self, old: Session, new: Session) -> None:
         if new.checkpoint is not old.checkpoint:
             self._start(new)
+        elif new.recipe is not None and new.recipe is not old.recipe and new.recipe is not self._own:
+            self._follow(new, new.recipe)
         elif new.device is not old.device or (new.context, new.batch) != (old.context, old.batch):
             self._rejudge(new)
 
@@ -240,10 +243,27 @@ class RecipePage(Page):
             return
         self._plan_timer.stop()
         self.services.jobs.discard(PLAN_KEY)
+        self._own = offer.recipe
         self.services.session.update(recipe=offer.recipe, target=offer.recipe.target)
         self._show_recipe(offer.recipe)
         if offer.reply is not None:
             self._on_plan(offer.reply)
+
+    def _follow(self, session: Session, recipe: Recipe) -> None:
+        """Another page has changed the recipe, and may have brought its plan."""
+        self._own = recipe
+        self._show_recipe(recipe)
+        self.preview.set_plan(session.checkpoint, None)
+        if session.plan is None or session.plan.recipe != recipe:
+            self.outcome.show_working()
+            self._set_ready("The plan is still being worked out.")
+            self._plan_timer.start()
+            return
+        self._plan_timer.stop()
+        self.services.jobs.run(
+            "Show the plan", reply_work(session.plan), self._on_plan, self._on_plan_failed, latest_key=PLAN_KEY,
+            owner=self,
+        )  # fmt: skip
 
     def _use_last(self) -> None:
         self.again.hide()
@@ -256,6 +276,7 @@ class RecipePage(Page):
         except UserError as error:
             self.advanced.error.show_error(error)
             return
+        self._own = recipe
         self.services.session.update(recipe=recipe, target=recipe.target)  # the old plan stays until there is a new one
         self._show_recipe(recipe)
         self.outcome.show_working()

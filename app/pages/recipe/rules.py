@@ -31,7 +31,10 @@ class RulesPanel(QWidget):
         self._recipe = Recipe()
         self._container = ""
         self.table = TablePanel(
-            RowsModel(rule_columns(), explain), "Rules", ("", "w8a16-channel-asym", "1 000 tensors"), totals=False
+            RowsModel(rule_columns(), explain),
+            "Rules",
+            ("", "w8a16-channel-asym", "1 000 tensors", "channel 1 247 is 38 × the median"),
+            totals=False,
         )
         self.table.filter.hide()
         self.pattern = QLineEdit()
@@ -87,7 +90,7 @@ class RulesPanel(QWidget):
             for f in FORMATS:
                 if f.container == container and f.contract.scale is not None:
                     self.format.addItem(f.name, f.name)
-        self.table.model.set_rows(matches or [RuleMatch(r.pattern, r.format, 0) for r in recipe.rules])
+        self.table.model.set_rows(matches or [RuleMatch(r.pattern, r.format, 0, reason=r.reason) for r in recipe.rules])
         for part in (self.table, self.remove):
             part.setVisible(bool(recipe.rules))
         self.none.setVisible(not recipe.rules)
