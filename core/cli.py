@@ -1,4 +1,4 @@
-"""The same jobs without a window: info, plan, convert, verify, generate, bench, formats, devices, check.
+"""The same jobs without a window: info, plan, convert, verify, inspect, generate, bench, formats, devices, check.
 
 Exit code 0; 1 with one sentence and a hint on stderr; 2 for wrong usage; 3 when cancelled.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from core import cli_generate
+from core import cli_generate, cli_inspect
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 
@@ -85,6 +85,8 @@ def _run(words: list[str], token: CancelToken) -> int:
         return int(e.code or 0)
     if args.command in cli_generate.COMMANDS:
         return cli_generate.COMMANDS[args.command](args, token)
+    if args.command in cli_inspect.COMMANDS:
+        return cli_inspect.COMMANDS[args.command](args, token)
     from core.cli_commands import COMMANDS
 
     return COMMANDS[args.command](args, token)
@@ -178,6 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--source", type=Path, metavar="PATH", help="what it was made from; needs --to as well")
     _recipe_options(verify)
 
+    cli_inspect.add_commands(command, _recipe_options)
     cli_generate.add_commands(command)
 
     command("formats", "List the targets by name.")

@@ -63,7 +63,12 @@ def _not_negative(n: int) -> int:
 
 def show(data: dict[str, Any]) -> None:
     """Print strict JSON: numbers that JSON has no word for become null."""
-    print(json.dumps(_finite(data), indent=2))
+    print(json_text(data))
+
+
+def json_text(data: dict[str, Any]) -> str:
+    """As `show` prints it."""
+    return json.dumps(_finite(data), indent=2)
 
 
 def _finite(value: Any) -> Any:

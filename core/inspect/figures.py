@@ -22,6 +22,7 @@ _ANCHORS = "440154 472D7B 3B528B 2C728E 21918C 27AD81 5CC863 AADC32 FDE725"
 SHADES = 255  # indices of a PNG that stand for numbers; the last is for those that are none
 NOT_A_NUMBER = (200, 30, 60)
 WIDTH = 860  # of an SVG, in its own units
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 10, 34
 
 
@@ -93,13 +94,15 @@ def data_uri(data: bytes) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count; '–' for none."""
+    """Three digits that count: '12.3', '2,410', '1.5·10⁻⁹'; '–' for NaN."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
     text = f"{value:.3g}"
-    if "e" in text:
+    if 1e3 <= abs(value) < 1e6:
+        text = f"{float(text):,.0f}"
+    elif "e" in text:
         mantissa, power = text.split("e")
-        return f"{mantissa}·10^{int(power)}".replace("-", "−")
+        text = f"{mantissa}·10{str(int(power)).translate(_RAISED)}"
     return text.replace("-", "−")
 
 
@@ -193,7 +196,7 @@ def distribution(title: str, edges: np.ndarray, counts: np.ndarray, levels: np.n
                 "</title></line>"
             )
     parts += [
-        f'<text x="{x_of(10.0**power):.1f}" y="{height - 18}" text-anchor="middle">10^{power}</text>'
+        f'<text x="{x_of(10.0**power):.1f}" y="{height - 18}" text-anchor="middle">{number(10.0**power)}</text>'
         for power in range(math.ceil(log_low), math.floor(log_high) + 1)
     ]
     parts.append(f'<text x="{WIDTH / 2}" y="{height - 4}" text-anchor="middle">|w|, weight units</text>')

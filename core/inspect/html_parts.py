@@ -34,7 +34,7 @@ def heat_figure(picture: HeatMap, alt: str, caption: str, unit: str, height: str
     bar = png(np.arange(SHADES, dtype=np.uint8)[None])
     scale = (
         f'<span class="legend">{number(picture.low)} <img class="bar" src="{data_uri(bar)}" alt="from dark to bright"> '
-        f"{number(picture.high)} {escape(unit)}, logarithmic</span>"
+        f"{number(picture.high)}{escape(' ' + unit if unit else '')}, logarithmic</span>"
     )
     image = f'<img src="{data_uri(picture.png)}" alt="{escape(alt, quote=True)}"{style}>{scale}'
     return figure(image, caption)

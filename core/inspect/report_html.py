@@ -14,15 +14,16 @@ from core.inspect.report import Report
 from core.inspect.report_activations import activations_section
 from core.inspect.report_tensor import tensor_section
 from core.inspect.survey import Measure, SurveyRow
+from core.tensor_info import Role
 from core.units import format_bytes, format_decibels, format_percent
 
 # measure → heading, unit, log scale, smallest is bright, what it says
 _MAPS: dict[Measure, tuple[str, str, bool, bool, str]] = {
-    Measure.RANGE: ("Range", "weight units", True, False, "the largest |w| of the tensor"),
-    Measure.OUTLIER_RATIO: ("Outlier ratio", "×", True, False, "the largest |w| over the 99.9th percentile of |w|"),
-    Measure.KURTOSIS: ("Kurtosis", "", True, False, "m4 / m2²; 3 for a normal distribution, more with heavy tails"),
-    Measure.PREDICTED_SNR: ("Predicted SNR", "dB", False, True, "10·log10(Σw² / Σ(w−ŵ)²) in the planned format"),
-    Measure.FINER_GAIN: ("Gain by finer scales", "dB", False, False, "SNR gained by groups of half the size"),
+    Measure.RANGE: ("Range", "weight units", True, False, "The largest |w| of the tensor."),
+    Measure.OUTLIER_RATIO: ("Outlier ratio", "×", True, False, "The largest |w| over the 99.9th percentile of |w|."),
+    Measure.KURTOSIS: ("Kurtosis", "", True, False, "M4 / m2²; 3 for a normal distribution, more with heavy tails."),
+    Measure.PREDICTED_SNR: ("Predicted SNR", "dB", False, True, "10·log10(Σw² / Σ(w−ŵ)²) in the planned format."),
+    Measure.FINER_GAIN: ("Gain by finer scales", "dB", False, False, "SNR gained by groups of half the size."),
 }
 _DEFINITIONS = (
     ("Range", "amax: the largest magnitude of a tensor's finite values, in weight units."),
@@ -61,7 +62,7 @@ vertical-align:middle}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
-td.n,th.n{text-align:right}
+td.n,th.n{text-align:right}caption{text-align:left}
 .bad{color:var(--bad);font-weight:600}
 nav a{margin-right:1rem}
 a{color:var(--s0)}
@@ -113,7 +114,7 @@ def _maps(rows: tuple[SurveyRow, ...]) -> str:
     layers = sorted({r.layer for r in shown if r.layer is not None})
     places: list[int | None] = [None] if any(r.layer is None for r in shown) else []
     places += layers
-    roles = list(dict.fromkeys(r.role.value for r in sorted(shown, key=lambda r: (r.layer is None, r.layer or 0))))
+    roles = [role.value for role in Role if any(r.role is role for r in shown)]
     parts = []
     for measure, (title, unit, log, falling, text) in _MAPS.items():
         values = np.full((len(places), len(roles)), np.nan)
@@ -125,9 +126,9 @@ def _maps(rows: tuple[SurveyRow, ...]) -> str:
             worse = np.fmin if falling else np.fmax
             values[at] = worse(values[at], value)
         if np.isfinite(values).any():
-            names = ["none" if p is None else str(p) for p in places]
+            names = ["no layer" if p is None else str(p) for p in places]
             picture = cells(f"{title} by layer and role", names, roles, values, log, falling, unit)
-            parts.append(f"<h3>{title}</h3>" + figure(picture, f"{text}. Where a cell has several tensors, the worst."))
+            parts.append(f"<h3>{title}</h3>" + figure(picture, f"{text} The worst, where several share a cell."))
     return "".join(parts) or "<p>No tensor could be decoded.</p>"
 
 
