@@ -21,12 +21,13 @@ COSTS_KEY = "misfit-costs"
 
 @dataclass(frozen=True)
 class RuleMatch:
-    """How many tensors a rule decides. error: why it can not be used, '' when it can."""
+    """How many tensors a rule decides. error: why it can not be used, '' when it can. reason: why it was made."""
 
     pattern: str
     format: str
     count: int
     error: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,16 @@ def plan_work(session: Session, recipe: Recipe) -> Work:
         plan = make_plan(session.checkpoint, recipe)
         token.check()
         estimate_for(replace(session, plan=plan))  # sums up the tensors here, so that the memory bar need not
+        return reply_for(plan)
+
+    return work
+
+
+def reply_work(plan: Plan) -> Work:
+    """What the Recipe page shows of a plan that another page has made. The result is a PlanReply."""
+
+    def work(token: CancelToken) -> PlanReply:
+        token.check()
         return reply_for(plan)
 
     return work
@@ -95,6 +106,6 @@ def match_rules(recipe: Recipe, plan: Plan) -> tuple[RuleMatch, ...]:
         if first is not None:
             counts[first] += 1
     return tuple(
-        RuleMatch(r.pattern, r.format, n, "" if n else "earlier rules take them all")
+        RuleMatch(r.pattern, r.format, n, "" if n else "earlier rules take them all", r.reason)
         for r, n in zip(recipe.rules, counts, strict=True)
     )

@@ -25,4 +25,5 @@ def rule_columns() -> tuple[Column, ...]:
             role=lambda r: "error" if r.error else "",
             icon=lambda r: icon("circle-x", "error") if r.error else None,
         ),
+        Column("Why", lambda r: r.reason or "–"),
     )

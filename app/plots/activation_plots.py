@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, Signal
-from PySide6.QtGui import QPen
+from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QWidget
 
+from app.plots.colors import WEIGHTS, Scale
 from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
 from app.plots.ticks import powers_of_ten, set_plain_ticks
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 MAP_COLUMNS = 512  # cells across at most; a cell has the largest of its channels, so that an outlier never disappears
 MARKED = 3  # channels that are named in the picture of one layer
-DECADES = 4  # below the largest value that the map's colours reach
+DECADES = 2  # below the largest value that the map's colours reach
 
 
 def pooled_columns(values: np.ndarray, columns: int = MAP_COLUMNS) -> tuple[np.ndarray, np.ndarray]:
@@ -43,7 +44,7 @@ class DepthMap(PlotPanel):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         self._values = np.zeros((0, 0), np.float32)
-        self._layers: tuple[int, ...] = ()
+        self._numbers: tuple[int, ...] = ()
         super().__init__("Channels across depth", "No data yet: run a few hundred tokens to see it.", parent)
 
     def clear(self, text: str = "") -> None:
@@ -52,7 +53,7 @@ class DepthMap(PlotPanel):
 
     def show_values(self, title: str, values: np.ndarray, layers: Sequence[int]) -> None:
         """values: max |x|, float [len(layers), channels]."""
-        self._values, self._layers = np.asarray(values, np.float32), tuple(layers)
+        self._values, self._numbers = np.asarray(values, np.float32), tuple(layers)
         lost = int(np.count_nonzero(~np.isfinite(self._values)))
         self.redraw(title, (), f"{format_count(lost)} channels hold NaN or Inf." if lost else "")
 
@@ -63,13 +64,13 @@ class DepthMap(PlotPanel):
         top = max(float(shown.max(initial=0.0)), 1e-30)
         floor = top * 10.0**-DECADES
         image = pyqtgraph.ImageItem(np.log10(np.maximum(shown, floor)).T)
-        image.setColorMap(pyqtgraph.colormap.get("viridis"))
+        image.setColorMap(pyqtgraph.colormap.get(WEIGHTS))
         image.setLevels((math.log10(floor), math.log10(top)))
         rows, channels = self._values.shape
         image.setRect(QRectF(-0.5, -0.5, channels, rows))
         plot.addItem(image)
         plot.getPlotItem().getViewBox().invertY(True)
-        _show_layers(plot.getAxis("left"), self._layers)
+        _show_layers(plot.getAxis("left"), self._numbers)
         plot.getAxis("bottom").enableAutoSIPrefix(False)
         plot.setLimits(xMin=-0.5, xMax=channels - 0.5, yMin=-0.5, yMax=rows - 0.5)
         plot.setXRange(-0.5, channels - 0.5, padding=0)
@@ -85,13 +86,15 @@ class DepthMap(PlotPanel):
             plot.getPlotItem().layout.removeItem(old)
             old.setParentItem(None)
         bar = pyqtgraph.ColorBarItem(
-            values=(math.log10(floor), math.log10(top)), colorMap="viridis", interactive=False, width=12, limits=None
+            values=(math.log10(floor), math.log10(top)), colorMap=WEIGHTS, interactive=False, width=12, limits=None
         )
         bar.axis.setTickFont(ui_font(CAPTION))
         bar.axis.setTextPen(theme.color("muted"))
         bar.axis.setPen(QPen(theme.color("hairline"), 1))
-        first, last = math.ceil(math.log10(floor)), math.floor(math.log10(top))
-        bar.axis.setTicks([[(p, _power(p)) for p in range(first, last + 1)]])
+        edge = 0.06 * (math.log10(top) - math.log10(floor))  # a label at the very end would be cut off
+        ticks = [(math.log10(v), f"{v:g}") for v in Scale(floor, top).ticks(4)]
+        low, high = math.log10(floor) + edge, math.log10(top) - edge
+        bar.axis.setTicks([[(place, text) for place, text in ticks if low < place < high]])
         bar.setLabel("right", "max |x| (log)", **{"color": theme.muted, "font-size": f"{CAPTION}px"})
         plot.getPlotItem().layout.addItem(bar, 2, 5)
         self._bar = bar
@@ -108,7 +111,7 @@ class DepthMap(PlotPanel):
             return self.read_hint()
         row, channel = place
         value = float(self._values[row, channel])
-        return f"Layer {self._layers[row]}, channel {format_count(channel)}: max |x| {value:.4g}"
+        return f"Layer {self._numbers[row]}, channel {format_count(channel)}: max |x| {value:.4g}"
 
     def _on_pointer(self, place: QPointF) -> None:
         super()._on_pointer(place)
@@ -134,7 +137,7 @@ class DepthMap(PlotPanel):
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         channels = self._values.shape[1]
-        rows = [(layer, *map(float, values)) for layer, values in zip(self._layers, self._values, strict=True)]
+        rows = [(layer, *map(float, values)) for layer, values in zip(self._numbers, self._values, strict=True)]
         return ("layer", *(f"channel {n}" for n in range(channels))), rows
 
     def describe(self) -> str:
@@ -142,8 +145,8 @@ class DepthMap(PlotPanel):
             return ""
         row, channel = np.unravel_index(int(np.nanargmax(self._values)), self._values.shape)
         return (
-            f"{len(self._layers)} layers of {format_count(self._values.shape[1])} channels. Largest: "
-            f"{float(self._values[row, channel]):.4g} in layer {self._layers[row]}, channel {format_count(channel)}."
+            f"{len(self._numbers)} layers of {format_count(self._values.shape[1])} channels. Largest: "
+            f"{float(self._values[row, channel]):.4g} in layer {self._numbers[row]}, channel {format_count(channel)}."
         )
 
 
@@ -156,7 +159,7 @@ class DepthProfile(PlotPanel):
     threshold_moved = Signal(float)
 
     def __init__(self, parent: QWidget | None = None) -> None:
-        self._layers: tuple[int, ...] = ()
+        self._numbers: tuple[int, ...] = ()
         self._maxima = self._rms = np.zeros(0)
         self._shares = np.zeros(0)
         self._threshold = 6.0
@@ -173,7 +176,7 @@ class DepthProfile(PlotPanel):
         threshold: float,
     ) -> None:
         """maxima, rms: of each layer's input. shares: of its columns above the threshold, 0…1."""
-        self._layers = tuple(layers)
+        self._numbers = tuple(layers)
         self._maxima, self._rms, self._shares = np.asarray(maxima, float), np.asarray(rms, float), np.asarray(shares)
         self._threshold = threshold
         legend = [LegendItem("max", 0), LegendItem("RMS", 1, "dash"), LegendItem("threshold, drag it", 3, "dot")]
@@ -194,7 +197,7 @@ class DepthProfile(PlotPanel):
         plot.setLogMode(x=False, y=True)
         left = plot.getAxis("left")
         left.enableAutoSIPrefix(False)
-        places = np.arange(len(self._layers), dtype=float)
+        places = np.arange(len(self._numbers), dtype=float)
         positive = [v for v in (*self._maxima, *self._rms, self._threshold) if v > 0 and math.isfinite(v)]
         low, high = min(positive, default=1.0), max(positive, default=1.0)
         for values, series, dash, symbol in ((self._maxima, 0, "solid", "o"), (self._rms, 1, "dash", "s")):
@@ -220,8 +223,8 @@ class DepthProfile(PlotPanel):
         )
         self._line.sigPositionChanged.connect(lambda line: self.threshold_moved.emit(10.0 ** float(line.value())))
         plot.addItem(self._line)
-        _show_layers(plot.getAxis("bottom"), self._layers)
-        plot.setXRange(0, max(len(self._layers) - 1, 1), padding=0.04)
+        _show_layers(plot.getAxis("bottom"), self._numbers)
+        plot.setXRange(0, max(len(self._numbers) - 1, 1), padding=0.04)
         plot.setYRange(math.log10(low), math.log10(high), padding=0.08)
         if high / low < 1e4:
             set_plain_ticks(left, low, high)
@@ -230,31 +233,31 @@ class DepthProfile(PlotPanel):
             left.logTickStrings = powers_of_ten
 
     def read_out(self, x: float) -> str:
-        if not self._layers:
+        if not self._numbers:
             return ""
-        row = min(max(round(x), 0), len(self._layers) - 1)
+        row = min(max(round(x), 0), len(self._numbers) - 1)
         return (
-            f"Layer {self._layers[row]}: max {self._maxima[row]:.4g} · RMS {self._rms[row]:.4g} · "
+            f"Layer {self._numbers[row]}: max {self._maxima[row]:.4g} · RMS {self._rms[row]:.4g} · "
             f"{format_percent(float(self._shares[row]), 2)} of columns above {self._threshold:.3g}"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        parts = zip(self._layers, self._maxima, self._rms, self._shares, strict=True)
+        parts = zip(self._numbers, self._maxima, self._rms, self._shares, strict=True)
         rows = [(layer, float(a), float(b), float(c)) for layer, a, b, c in parts]
         return ("layer", "max", "rms", f"share above {self._threshold:g}"), rows
 
     def describe(self) -> str:
-        if not self._layers:
+        if not self._numbers:
             return ""
         row = int(np.nanargmax(self._maxima))
         return (
-            f"{len(self._layers)} layers. Largest input {self._maxima[row]:.4g} in layer {self._layers[row]}, with "
+            f"{len(self._numbers)} layers. Largest input {self._maxima[row]:.4g} in layer {self._numbers[row]}, with "
             f"{format_percent(float(self._shares[row]), 2)} of its columns above {self._threshold:.3g}."
         )
 
 
 class ChannelPair(PlotPanel):
-    """One layer's input channels: the range of the activations above the range of the weights they meet."""
+    """One layer's input channels: the range of the activations upwards, that of the weights they meet downwards."""
 
     x_title = "Input channel"
     y_title = "max |value| (log)"
@@ -266,38 +269,41 @@ class ChannelPair(PlotPanel):
     def show_values(self, title: str, activations: np.ndarray, weights: np.ndarray) -> None:
         """max |activation| and max |weight| of the same channels, float [channels]; weights may be empty."""
         self._activations, self._weights = np.asarray(activations, float), np.asarray(weights, float)
-        legend = [LegendItem("activations", 0)]
+        legend = [LegendItem("activations", 0, fill=True)]
         if self._weights.size:
-            legend.append(LegendItem("weights", 1))
+            legend.append(LegendItem("weights", 1, fill=True))
         self.redraw(title, legend)
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         import pyqtgraph
 
-        plot.setLogMode(x=False, y=True)
-        left = plot.getAxis("left")
-        left.enableAutoSIPrefix(False)
-        left.logTickStrings = powers_of_ten
         plot.getAxis("bottom").enableAutoSIPrefix(False)
-        lines = [(self._activations, 0), (self._weights, 1)]
-        positive = np.concatenate([v[(v > 0) & np.isfinite(v)] for v, _ in lines])
-        low, high = (float(positive.min()), float(positive.max())) if positive.size else (0.1, 1.0)
-        for values, series in lines:
+        ticks: list[tuple[float, str]] = []
+        for values, series, sign in ((self._activations, 0, 1.0), (self._weights, 1, -1.0)):
             if not values.size:
                 continue
-            pen = QPen(theme.series_color(series), 1)
+            heights, marks = _logarithmic(values)
+            ticks += [(sign * place, text) for place, text in marks]
+            color = theme.series_color(series)
+            veil = QColor(color)
+            veil.setAlphaF(0.35)
+            pen = QPen(color, 1)
             pen.setCosmetic(True)
-            curve = plot.plot(np.maximum(np.nan_to_num(values, posinf=high), low), pen=pen)
+            curve = plot.plot(sign * heights, pen=pen, fillLevel=0.0, brush=veil)
             curve.setDownsampling(auto=True, method="peak")
             curve.setClipToView(True)
+        line = QPen(theme.color("border"), 1)
+        line.setCosmetic(True)
+        plot.addItem(pyqtgraph.InfiniteLine(0.0, angle=0, pen=line), ignoreBounds=True)
+        plot.getAxis("left").setTicks([ticks])
+        heights = _logarithmic(self._activations)[0]
         for channel in self.largest():
             item = pyqtgraph.TextItem(format_count(channel), color=theme.text, anchor=(0.5, 1.0))
             item.setFont(ui_font(CAPTION))
-            item.setPos(channel, math.log10(max(float(self._activations[channel]), low)))
+            item.setPos(channel, float(heights[channel]))
             plot.addItem(item, ignoreBounds=True)
-        count = max(len(self._activations), 2)
-        plot.setXRange(0, count - 1, padding=0.02)
-        plot.setYRange(math.log10(low), math.log10(high), padding=0.12)
+        plot.setXRange(0, max(len(self._activations) - 1, 1), padding=0.02)
+        plot.setYRange(-1.05 if self._weights.size else 0.0, 1.3, padding=0)
 
     def largest(self) -> list[int]:
         """The channels with the largest activations, apart from each other so that their numbers can be read."""
@@ -333,5 +339,16 @@ def _show_layers(axis: pyqtgraph.AxisItem, layers: Sequence[int]) -> None:
     axis.setTicks([[(place, str(layer)) for place, layer in enumerate(layers) if place % step == 0]])
 
 
-def _power(exponent: int) -> str:
-    return powers_of_ten([float(exponent)], 1.0, 1.0)[0]
+def _logarithmic(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, str]]]:
+    """Heights 0…1 of positive values on a logarithmic scale of their own, and where which power of ten stands."""
+    usable = values[(values > 0) & np.isfinite(values)]
+    if not usable.size:
+        return np.zeros(len(values)), []
+    low, high = math.log10(float(np.quantile(usable, 0.01))) - 0.2, math.log10(float(usable.max()))
+    low = min(low, high - 0.5)
+    with np.errstate(divide="ignore"):
+        places = np.log10(np.where(values > 0, np.nan_to_num(values, posinf=float(usable.max())), 0.0))
+    heights = np.clip((places - low) / (high - low), 0.0, 1.0)
+    ticks = Scale(10.0**low, 10.0**high).ticks(3)
+    marks = [((math.log10(v) - low) / (high - low), f"{v:g}") for v in ticks]
+    return heights, [(place, text) for place, text in marks if place > 0.1]

@@ -10,6 +10,7 @@ from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QWidget
 
+from app.plots.colors import ERRORS, WEIGHTS
 from app.plots.panel import PlotPanel
 from app.plots.series import LegendItem
 from app.theme import Theme
@@ -199,9 +200,10 @@ class GranularityPicture(PlotPanel):
         plot.showGrid(x=False, y=False)
         columns = len(self._weights)
         top = max((float(np.nanmax(e, initial=0.0)) for e in self._errors), default=0.0) or 1.0
-        self._add_strip(plot, 0, np.abs(self._weights), float(np.nanmax(np.abs(self._weights), initial=0.0)) or 1.0)
+        largest = float(np.nanmax(np.abs(self._weights), initial=0.0)) or 1.0
+        self._add_strip(plot, 0, np.abs(self._weights), largest, WEIGHTS)
         for row, (error, edges) in enumerate(zip(self._errors, self._edges, strict=True), 1):
-            self._add_strip(plot, row, error, top)
+            self._add_strip(plot, row, error, top, ERRORS)
             for edge in edges:
                 if self._first < edge < self._first + columns:
                     pen = _pen(theme.color("surface"), 2)
@@ -216,11 +218,11 @@ class GranularityPicture(PlotPanel):
         plot.setYRange(-0.5, len(self._names) + 0.5, padding=0)
         plot.setMouseEnabled(x=True, y=False)
 
-    def _add_strip(self, plot: pyqtgraph.PlotWidget, row: int, values: np.ndarray, top: float) -> None:
+    def _add_strip(self, plot: pyqtgraph.PlotWidget, row: int, values: np.ndarray, top: float, colors: str) -> None:
         import pyqtgraph
 
         image = pyqtgraph.ImageItem(np.nan_to_num(values)[:, None])
-        image.setColorMap(pyqtgraph.colormap.get("viridis"))
+        image.setColorMap(pyqtgraph.colormap.get(colors))
         image.setLevels((0.0, top))
         image.setRect(self._first - 0.5, row - 0.4, len(values), 0.8)
         plot.addItem(image)

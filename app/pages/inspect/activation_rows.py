@@ -59,38 +59,46 @@ def layer_columns(threshold: Callable[[], float]) -> tuple[Column, ...]:
     """Columns of the table of layers, one row an ActivationLayer. threshold: the one in force."""
     return (
         Column("Input", layer_name, lambda a: (a.layer is None, a.layer or 0), tooltip=lambda a: "\n".join(a.tensors)),
+        Column(
+            "One scale", _verdict, lambda a: (not a.breaks, _key(a.tensor_snr_db)),
+            role=lambda a: "error" if a.tokens and a.breaks else "", icon=_verdict_icon,
+            tooltip=_verdict_tip,
+        ),
+        Column(
+            "INT8 SNR", lambda a: _decibels(a, a.tensor_snr_db), lambda a: _key(a.tensor_snr_db), number=True,
+            term="per-tensor INT8 activations",
+        ),
+        Column(
+            "a scale a token", lambda a: _decibels(a, a.token_snr_db), lambda a: _key(a.token_snr_db), number=True,
+            term="per-token INT8 activations",
+        ),
         Column("Max", lambda a: f"{a.amax:.4g}", lambda a: a.amax, number=True, term="activation range"),
         Column("Max ÷ median", lambda a: f"{a.ratio:.1f} ×", lambda a: a.ratio, number=True, term="channel ratio"),
         Column(
             "Above line", lambda a: format_percent(a.share_above(threshold()), 2),
             lambda a: a.share_above(threshold()), number=True, term="LLM.int8() threshold",
         ),
-        Column(
-            "INT8, one scale", lambda a: _decibels(a, a.tensor_snr_db), lambda a: _key(a.tensor_snr_db), number=True,
-            term="per-tensor INT8 activations",
-        ),
-        Column(
-            "INT8, a token", lambda a: _decibels(a, a.token_snr_db), lambda a: _key(a.token_snr_db), number=True,
-            term="per-token INT8 activations",
-        ),
-        Column(
-            "Verdict", _verdict, lambda a: (not a.breaks, _key(a.tensor_snr_db)),
-            role=lambda a: "error" if a.tokens and a.breaks else "", icon=_verdict_icon,
-        ),
     )  # fmt: skip
 
 
-WIDTHS = ("Layer 30 · feed-forward down", "9999.9", "999.9 ×", "99.99 %", "99.99 dB", "99.99 dB", "one scale breaks it")
+WIDTHS = ("Layer 30 · feed-forward down", "breaks", "99.99 dB", "99.99 dB", "9999.9", "999.9 ×", "99.99 %")
 
 
 def _decibels(layer: ActivationLayer, value: float) -> str:
-    return format_decibels(value) if layer.tokens else "not reached"
+    return format_decibels(value) if layer.tokens else "–"
 
 
 def _verdict(layer: ActivationLayer) -> str:
     if not layer.tokens:
-        return "no token came here"
-    return "one scale breaks it" if layer.breaks else "one scale holds"
+        return "no token"
+    return "breaks" if layer.breaks else "holds"
+
+
+def _verdict_tip(layer: ActivationLayer) -> str:
+    if not layer.tokens:
+        return "No token of the text reached this expert."
+    what = "loses more than a hundredth of the signal's energy" if layer.breaks else "is enough"
+    return f"One INT8 scale for the whole input {what} for the median token."
 
 
 def _verdict_icon(layer: ActivationLayer) -> object:

@@ -15,7 +15,6 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QPlainTextEdit,
     QProgressBar,
-    QSplitter,
     QStackedWidget,
     QTabWidget,
     QVBoxLayout,
@@ -25,12 +24,13 @@ from PySide6.QtWidgets import (
 from app.jobs.inspect_more import ACTIVATIONS_KEY, activations_work
 from app.jobs.runner import Job
 from app.models.table import RowsModel
-from app.models.table_view import TablePanel
 from app.pages.inspect.activation_rows import WIDTHS, Depth, depth_of, in_words, layer_columns, layer_name
+from app.pages.inspect.narrow_table import NarrowTable
+from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
 from app.plots.activation_plots import ChannelPair, DepthMap, DepthProfile
 from app.services import Services
-from app.theme import SPACE_2, SPACE_4
+from app.theme import SPACE_2
 from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box, set_available
 from app.widgets.calm import CalmCombo
 from app.widgets.inline_error import InlineError
@@ -38,7 +38,8 @@ from app.widgets.text import explain, term
 from core.inspect.activations import LLM_INT8_THRESHOLD, ActivationLayer, Activations
 from core.inspect.layerwise import TOKENS
 
-WIDE = 700  # px from which two pictures stand beside each other
+WIDE = 600  # px from which two pictures stand beside each other
+CORNER = 660  # px from which the choices stand beside the tabs
 BUNDLED, OWN, FILE = "bundled", "own", "file"
 TEXT_HEIGHT = 64
 MOST_TOKENS = 4096
@@ -105,7 +106,7 @@ class ActivationsView(QWidget):
         self.summary.setAccessibleName("What was found")
         self.map = DepthMap()
         self.profile = DepthProfile()
-        self.table = TablePanel(
+        self.table = NarrowTable(
             RowsModel(layer_columns(lambda: self.threshold_value), explain), "Inputs of all layers", WIDTHS,
             filter_hint="Filter, such as 'down breaks'", totals=False,
         )  # fmt: skip
@@ -130,33 +131,23 @@ class ActivationsView(QWidget):
         head.addWidget(self.cancel)
         head.addWidget(self.progress, 1)
         head.addWidget(self.state_text, 1)
-        choice = QHBoxLayout()
+        self._choice = QWidget()
+        choice = QHBoxLayout(self._choice)
+        choice.setContentsMargins(0, 0, 0, 0)
         choice.setSpacing(SPACE_2)
         for words, widget in (("Input", self.place), ("Threshold", self.threshold)):
             word = term("LLM.int8() threshold" if widget is self.threshold else words.casefold(), words, "muted")
             word.setBuddy(widget)
             choice.addWidget(word)
             choice.addWidget(widget)
-        choice.addStretch(1)
-        self.depth_split = _split(self.map, self.profile)
-        depth = QWidget()
-        column = QVBoxLayout(depth)
-        column.setContentsMargins(0, SPACE_2, 0, 0)
-        column.setSpacing(SPACE_2)
-        column.addLayout(choice)
-        column.addWidget(self.depth_split, 1)
-        self.layer_split = _split(self.table, self.pair)
-        layers = QWidget()
-        rows = QVBoxLayout(layers)
-        rows.setContentsMargins(0, SPACE_2, 0, 0)
-        rows.addWidget(self.layer_split, 1)
         self.tabs = QTabWidget()
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)
+        self.tabs.tabBar().setStyleSheet(HIGH_TABS)
         self.tabs.setAccessibleName("Pictures of the activations")
         self.tabs.tabBar().setAccessibleName("Pictures of the activations")
-        self.tabs.addTab(depth, "Across depth")
-        self.tabs.addTab(layers, "Layer by layer")
+        self._depth_tabs = SideTabs(self.tabs, self.map, self.profile, ("Across depth", "Profile"), WIDE)
+        self._layer_tabs = SideTabs(self.tabs, self.table, self.pair, ("Layer by layer", "Channels"), WIDE)
         self.tabs.setTabToolTip(0, "Every channel in every layer, and what each layer's input reaches")
         self.tabs.setTabToolTip(1, "Which inputs break with one INT8 scale, and each one's channels beside its weights")
         shown = QWidget()
@@ -164,6 +155,8 @@ class ActivationsView(QWidget):
         found.setContentsMargins(0, 0, 0, 0)
         found.setSpacing(SPACE_2)
         found.addWidget(self.summary)
+        self._found = found
+        found.addWidget(self._choice, 0, Qt.AlignmentFlag.AlignLeft)
         found.addWidget(self.tabs, 1)
         self._stack = QStackedWidget()
         self._stack.addWidget(self.empty)
@@ -314,7 +307,7 @@ class ActivationsView(QWidget):
         chosen = next((n for n, a in enumerate(self.found.layers) if a.layer == layer and a.place is place), None)
         if chosen is None:
             return
-        self.tabs.setCurrentIndex(1)
+        self.tabs.setCurrentWidget(self._layer_tabs.split)
         self._select(chosen)
         self._state.choose_channel("input", channel)
 
@@ -359,17 +352,11 @@ class ActivationsView(QWidget):
     # ---- Qt --------------------------------------------------------------------------------------------------------
 
     def resizeEvent(self, event: QResizeEvent) -> None:
+        """The choice of input and threshold stands beside the tabs, or above them where there is no room."""
         super().resizeEvent(event)
-        across = Qt.Orientation.Horizontal if self.width() >= WIDE else Qt.Orientation.Vertical
-        for split in (self.depth_split, self.layer_split):
-            split.setOrientation(across)
-
-
-def _split(first: QWidget, second: QWidget) -> QSplitter:
-    split = QSplitter(Qt.Orientation.Horizontal)
-    split.setChildrenCollapsible(False)
-    split.setHandleWidth(SPACE_4)
-    split.addWidget(first)
-    split.addWidget(second)
-    split.setSizes([500, 500])
-    return split
+        if self.width() >= CORNER:
+            self.tabs.setCornerWidget(self._choice)
+        elif self.tabs.cornerWidget() is self._choice:
+            self.tabs.setCornerWidget(None)  # type: ignore[arg-type]
+            self._found.insertWidget(1, self._choice, 0, Qt.AlignmentFlag.AlignLeft)
+        self._choice.show()

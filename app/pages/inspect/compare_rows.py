@@ -35,7 +35,7 @@ def compare_columns() -> tuple[Column, ...]:
 
     return (
         Column(
-            "Tensor", name_of, lambda r: natural_key(name_of(r)), term="tensor", mono=True, total=count,
+            "Tensor", _short, lambda r: natural_key(name_of(r)), term="tensor", mono=True, total=count,
             tooltip=lambda r: "\n".join(dict.fromkeys(n for n in (r.name, r.other_name) if n)),
         ),
         Column("Formats", formats, term="format"),
@@ -57,11 +57,16 @@ def compare_columns() -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-WIDTHS = ("", "BF16 → IQ4_XS", "least 99.99 dB", "0.00000", "99.99 %", "input 99 999 (99 %)", "only in the second")
+WIDTHS = ("", "BF16 → Q4_K", "least 99.99 dB", "0.00000", "99.99 %", "output 999 (99 %)", "compared")
 
 
 def name_of(row: CompareRow) -> str:
     return row.name or row.other_name
+
+
+def _short(row: CompareRow) -> str:
+    """What tells tensors apart; the whole name is the tooltip."""
+    return name_of(row).removeprefix("model.").removesuffix(".weight")
 
 
 def formats(row: CompareRow) -> str:
@@ -105,7 +110,7 @@ def details(row: CompareRow) -> str:
     parts = [
         f"{w.axis} channel {format_count(w.index)}: {format_percent(w.share)} of the squared error, SNR "
         f"{format_decibels(w.snr_db)}"
-        for w in row.worst[:3]
+        for w in row.worst[:2]
     ]
     words = (
         f"Worst channels of {name_of(row)}: " + "; ".join(parts) + "." if parts else f"{name_of(row)}: {result(row)}."

@@ -58,7 +58,7 @@ class CompareView(QWidget):
     # ---- parts -----------------------------------------------------------------------------------------------------
 
     def _make_parts(self) -> None:
-        self.start = PrimaryButton("Compare", self.run, icon="play", hint="Compare both files tensor by tensor")
+        self.start = PrimaryButton("Compare", self._on_start, icon="play", hint="Compare both files tensor by tensor")
         self.again = button("Compare", self.run, icon="play", hint="Compare both files tensor by tensor")
         self.cancel = button("Cancel", self._cancel, icon="x", hint="Stop; the rows so far stay")
         self.swap = quiet_button("Swap", self._swap, icon="refresh-cw", hint="The second becomes the first")
@@ -193,6 +193,14 @@ class CompareView(QWidget):
 
     # ---- comparing -------------------------------------------------------------------------------------------------
 
+    def _on_start(self) -> None:
+        """The empty view's button: choose what is missing, then compare."""
+        missing = next((side for side in (1, 0) if self.paths[side] is None), None)
+        if missing is not None:
+            self._choose(missing)
+        else:
+            self.run()
+
     def run(self) -> None:
         """Compare both files in the background."""
         first, second = self.paths
@@ -246,8 +254,11 @@ class CompareView(QWidget):
             reason = "Choose the second file: a result of this model, or convert it first."
         elif first == second:
             reason = "Both are the same file: choose another."
-        for part in (self.start, self.again):
-            set_available(part, "It is running already; Cancel stops it." if running else reason)
+        missing = next((side for side in (1, 0) if self.paths[side] is None), None)
+        self.start.setText("Compare" if missing is None else f"Choose the {SIDES[missing].lower()} file…")
+        busy = "It is running already; Cancel stops it." if running else ""
+        set_available(self.start, busy or (reason if missing is None else ""))
+        set_available(self.again, busy or reason)
         self.reason.setText(reason)
         self.reason.setVisible(bool(reason))
         self.cancel.setVisible(running)

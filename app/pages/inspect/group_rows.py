@@ -65,28 +65,6 @@ class ValueRow:
             parts.append(f"{self.hex} at {place_in_file(self.offset)}, {self.bits}")
         return " · ".join(parts)
 
-    @property
-    def code_text(self) -> str:
-        """The bits as a number and, where that is another, what they stand for before scaling."""
-        return str(self.code) if self.level == self.code else f"{self.code} ({number(self.level)})"
-
-    @property
-    def offset(self) -> int:
-        return self.fields[0].offset if self.fields else -1
-
-    @property
-    def words(self) -> str:
-        parts = [f"column {format_count(self.column)}"]
-        if not math.isnan(self.weight):
-            parts.append(f"weight {number(self.weight)}")
-        parts += [f"code {self.code_text}", f"stored {number(self.stored)}"]
-        if not math.isnan(self.error):
-            parts.append(f"error {number(self.error)} ({self.ratio:.2f} of s/2)")
-        if self.fields:
-            parts.append(f"{self.bits} of {self.hex} at {place_in_file(self.offset)}")
-        text = " · ".join(parts)
-        return text[:1].upper() + text[1:]
-
 
 @dataclass(frozen=True)
 class Fact:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from PySide6.QtCore import QEvent, QTimer
-from PySide6.QtGui import QGuiApplication, QResizeEvent
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.inspect_more import GROUP_KEY, GroupAsk, GroupReply, group_work, teaching_work
@@ -14,12 +14,14 @@ from app.models.table_view import TablePanel
 from app.pages.inspect.byte_strip import ByteArea
 from app.pages.inspect.group_controls import STORED, GroupControls
 from app.pages.inspect.group_rows import WIDTHS, ShownGroup, from_map, from_variant, group_columns, number
+from app.pages.inspect.narrow_table import NOTHING, NarrowTable
+from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
 from app.pages.inspect.teaching import TeachingControls
 from app.plots.group_picture import GranularityPicture, GroupPicture
 from app.services import Services
 from app.theme import ROW_HEIGHT, SPACE_2, SPACE_4
-from app.widgets.basics import Splitter, label, quiet_button, set_available
+from app.widgets.basics import label, quiet_button, set_available
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel, KeyValue, explain
 from core.errors import UserError
@@ -27,7 +29,6 @@ from core.units import format_bits, format_decibels
 
 DELAY = 15  # ms of rest before a group is asked for: a key that repeats asks for one, not for twenty
 WIDE = 600  # px from which the table stands beside the picture
-NOTHING = -1
 PICTURE, TABLE, SIDE = "One group", "Table", "Side by side"
 PICTURE_HEIGHT = 190  # px, the least at which a picture can be read
 
@@ -79,10 +80,10 @@ class GroupView(QWidget):
     def _lay_out(self) -> None:
         self.picture.setMinimumHeight(PICTURE_HEIGHT)
         self.granularities.setMinimumHeight(PICTURE_HEIGHT)
-        left = self._left = _column(self.picture, self.bytes)
+        left = _column(self.picture, self.bytes, top=0)
         self._beside = QWidget()
         right = QVBoxLayout(self._beside)
-        right.setContentsMargins(0, SPACE_2, 0, 0)
+        right.setContentsMargins(0, 0, 0, 0)
         right.setSpacing(SPACE_2)
         head = QHBoxLayout()
         head.addWidget(self.formula, 1)
@@ -90,22 +91,14 @@ class GroupView(QWidget):
         right.addLayout(head)
         right.addWidget(self.facts)
         right.addWidget(self.table, 1)
-        self.split = Splitter(SPACE_4)
-        self.split.addWidget(left)
-        self.split.addWidget(self._beside)
-        self.split.setSizes([500, 500])
-        for part in (left, self._beside):
-            policy = part.sizePolicy()
-            policy.setHorizontalPolicy(policy.Policy.Ignored)  # each gets half, whatever it would like
-            part.setSizePolicy(policy)
         self.tabs = QTabWidget()
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)
+        self.tabs.tabBar().setStyleSheet(HIGH_TABS)
         self.tabs.setAccessibleName("Pictures of the group")
         self.tabs.tabBar().setAccessibleName("Pictures of the group")
-        self._table_tab = _column()  # holds the table where it does not fit beside the picture
         self._side = _column(self.granularities, self.variants)
-        self.tabs.addTab(self.split, PICTURE)
+        self._one = SideTabs(self.tabs, left, self._beside, (PICTURE, TABLE), WIDE)
         self.tabs.addTab(self._side, SIDE)
         self.tabs.setTabToolTip(0, "Every value, its code and the bits that hold it")
         self.tabs.setTabToolTip(1, "The same weights with one scale a tensor, a row, or a group of them")
@@ -328,39 +321,6 @@ class GroupView(QWidget):
         self._timer.stop()
         self._services.jobs.discard(GROUP_KEY)
 
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        """Where the table does not fit beside the picture, it has a tab of its own."""
-        super().resizeEvent(event)
-        tabbed = self.tabs.indexOf(self._table_tab) >= 0
-        if self.width() < WIDE and not tabbed:
-            for part in (self._beside, self.bytes):
-                self._table_tab.layout().addWidget(part)
-            self.tabs.insertTab(1, self._table_tab, TABLE)
-        elif self.width() >= WIDE and tabbed:
-            self.tabs.removeTab(self.tabs.indexOf(self._table_tab))
-            self.split.addWidget(self._beside)
-            self._beside.show()
-            self._left.layout().addWidget(self.bytes)
-
-
-class NarrowTable(TablePanel):
-    """A table of numbers: its first column takes no more than it needs."""
-
-    def fit_first_column(self) -> None:
-        pass
-
-    def mark(self, number: int) -> None:
-        """Select row `number` of set_rows, or none with −1; nothing is emitted."""
-        at = self.model.position(number) if number != NOTHING else None
-        selection = self.view.selectionModel()
-        selection.blockSignals(True)
-        if at is None:
-            self.view.clearSelection()
-        else:
-            self.view.selectRow(at)
-        selection.blockSignals(False)
-        self.view.viewport().update()
-
 
 def _variant_columns() -> tuple[Column, ...]:
     """Columns of the table of granularities, one row a Variant."""
@@ -381,10 +341,10 @@ def _shared_by(variant: Any) -> float:
     return float(variant.group) if variant.group > 0 else 1e9 - variant.group
 
 
-def _column(*parts: QWidget) -> QWidget:
+def _column(*parts: QWidget, top: int = SPACE_2) -> QWidget:
     outer = QWidget()
     layout = QVBoxLayout(outer)
-    layout.setContentsMargins(0, SPACE_2 if parts else 0, 0, 0)
+    layout.setContentsMargins(0, top, 0, 0)
     layout.setSpacing(SPACE_2)
     for number_, part in enumerate(parts):
         layout.addWidget(part, 0 if number_ else 1)

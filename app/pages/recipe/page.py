@@ -106,6 +106,7 @@ class RecipePage(Page):
         self.presets.chosen.connect(self._use_offer)
         self.advanced.edited.connect(self.set_recipe)
         self.advanced.tensor_chosen.connect(self.preview.choose)
+        self.advanced.inspect_asked.connect(shell.inspect_tensor)
 
     def _lay_out(self) -> None:
         self._empty = EmptyState(
