@@ -14,7 +14,7 @@ import numpy as np
 from kernels import cpu, dispatch
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.reference import bits as bits_reference
-from kernels.reference import blocks, floats, groups, statistics
+from kernels.reference import blocks, floats, groups, inspect, statistics
 
 
 class Compiled:
@@ -123,6 +123,35 @@ class Compiled:
     ) -> float:
         return self._extension.max_group_error_ratio(self._isa, source, other, group, floor, threads)
 
+    def count_patterns(self, x: np.ndarray, counts: np.ndarray, threads: int) -> None:
+        self._extension.count_patterns(x, counts, threads)
+
+    def add_powers(self, x: np.ndarray, pivot: float, sums: np.ndarray, threads: int) -> None:
+        self._extension.add_powers(self._isa, x, pivot, sums, threads)
+
+    def channel_sums(self, x: np.ndarray, dtype: str, *figures: Any) -> None:
+        self._extension.channel_sums(self._isa, dtype, x, *figures)
+
+    def column_medians(self, x: np.ndarray, dtype: str, threads: int) -> np.ndarray:
+        out = np.empty(x.shape[1], np.float32)
+        self._extension.column_medians(self._isa, dtype, x, out, threads)
+        return out
+
+    def pool_max(
+        self,
+        x: np.ndarray,
+        dtype: str,
+        row_starts: np.ndarray,
+        row_stops: np.ndarray,
+        column_starts: np.ndarray,
+        column_stops: np.ndarray,
+        threads: int,
+    ) -> np.ndarray:
+        out = np.empty((len(row_starts), len(column_starts)), np.float32)
+        edges = (row_starts, row_stops, column_starts, column_stops)
+        self._extension.pool_max(self._isa, dtype, x, *edges, out, threads)
+        return out
+
 
 _REFERENCES: dict[str, Callable[..., Any]] = {
     "encode_groups": groups.encode_groups,
@@ -136,6 +165,11 @@ _REFERENCES: dict[str, Callable[..., Any]] = {
     "error_stats": statistics.error_stats,
     "scan": statistics.scan,
     "max_group_error_ratio": statistics.max_group_error_ratio,
+    "count_patterns": inspect.count_patterns,
+    "add_powers": inspect.add_powers,
+    "channel_sums": inspect.channel_sums,
+    "column_medians": inspect.column_medians,
+    "pool_max": inspect.pool_max,
 }
 
 _ENCODED = tuple(kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS)  # those go by to_half

@@ -258,3 +258,100 @@ def _pair(source: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray
     if source.shape != other.shape:
         raise ValueError(f"source is {source.shape}, reconstruction {other.shape}")
     return source, other
+
+
+@dataclass
+class ChannelSums:
+    """What `channel_sums` gathers: of each row of one block, and of the columns over all blocks added so far.
+
+    max, median: float32, of the finite |x|; squares: float64, Σx² of the finite; finite: int64, how many. cells:
+    float32 [⌈R/8⌉, ⌈K/8⌉], largest |x| of each 8 × 8 values, NaN or Inf where there is one.
+    """
+
+    row_max: np.ndarray
+    row_median: np.ndarray
+    row_squares: np.ndarray
+    row_finite: np.ndarray
+    column_max: np.ndarray
+    column_squares: np.ndarray
+    column_nonfinite: np.ndarray
+    cells: np.ndarray
+
+
+def _stored(x: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype not in (*floats.HALVES, "F32"):
+        raise ValueError(f"stored values are BF16, F16 or F32, not {dtype}")
+    return _matrix(x, np.float32 if dtype == "F32" else np.uint16)
+
+
+def count_patterns(x: np.ndarray, counts: np.ndarray, threads: int = 1) -> None:
+    """Add to counts, int64 [65536], how many values have each pattern of the upper 16 bits; all of BF16 and F16.
+
+    x: uint16 or float32 [R, K].
+    """
+    x = _matrix(x, np.uint16 if x.dtype == np.uint16 else np.float32)
+    if counts.shape != (65536,) or counts.dtype != np.int64:
+        raise ValueError("counts are int64 [65536]")
+    if x.size:
+        dispatch.find("count_patterns").function(x, counts, threads)
+
+
+def add_powers(x: np.ndarray, pivot: float, sums: np.ndarray, threads: int = 1) -> None:
+    """Add to sums, float64 [4], Σ(x − pivot)^k of the finite values of float32 [R, K] for k = 1 … 4."""
+    x = _matrix(x)
+    if sums.shape != (4,) or sums.dtype != np.float64:
+        raise ValueError("sums are float64 [4]")
+    if x.size:
+        dispatch.find("add_powers").function(x, float(pivot), sums, threads)
+
+
+def channel_sums(x: np.ndarray, dtype: str, threads: int = 1, medians: bool = True) -> ChannelSums:
+    """Figures of the rows, the columns and the 8 × 8 cells of a block of stored values.
+
+    x: BF16 or F16 as uint16 [R, K], F32 as float32. Column squares are added row after row, from 0.
+    medians: of the rows; 0 without them.
+    """
+    x = _stored(x, dtype)
+    rows, columns = x.shape
+    cells = np.zeros((-(-rows // 8), -(-columns // 8)), np.float32)
+    out = ChannelSums(
+        np.zeros(rows, np.float32),
+        np.zeros(rows, np.float32),
+        np.zeros(rows),
+        np.zeros(rows, np.int64),
+        np.zeros(columns, np.float32),
+        np.zeros(columns),
+        np.zeros(columns, np.int64),
+        cells,
+    )
+    if x.size:
+        fields = (out.row_max, out.row_median, out.row_squares, out.row_finite)
+        more = (out.column_max, out.column_squares, out.column_nonfinite, out.cells)
+        dispatch.find("channel_sums").function(x, dtype, *fields, *more, medians, threads)
+    return out
+
+
+def column_medians(x: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
+    """Median of each column's finite |x|, float32 [K]; 0 where there is none. x: as for `channel_sums`."""
+    x = _stored(x, dtype)
+    if not x.size:
+        return np.zeros(x.shape[1], np.float32)
+    return dispatch.find("column_medians").function(x, dtype, threads)
+
+
+Spans = tuple[np.ndarray, np.ndarray]  # int64 [n] each: where every cell starts and stops
+
+
+def pool_max(x: np.ndarray, dtype: str, rows: Spans, columns: Spans, threads: int = 1) -> np.ndarray:
+    """float32 [h, w]: largest |x| of each cell; NaN where a cell has one, else Inf where it has that. x: as above.
+
+    Cells may overlap or leave values out. Raises ValueError for one that is empty or outside.
+    """
+    x = _stored(x, dtype)
+    edges = [np.ascontiguousarray(e, dtype=np.int64) for e in (*rows, *columns)]
+    for (starts, stops), limit in zip((edges[:2], edges[2:]), x.shape, strict=True):
+        if starts.ndim != 1 or starts.shape != stops.shape:
+            raise ValueError("a cell has one start and one stop")
+        if (starts < 0).any() or (starts >= stops).any() or (stops > limit).any():
+            raise ValueError("a cell is empty or outside")
+    return dispatch.find("pool_max").function(x, dtype, *edges, threads)

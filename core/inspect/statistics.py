@@ -6,17 +6,26 @@ channel of a linear layer. Of a stack of experts, either all rows together or th
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
 
 import numpy as np
 
-from core.checkpoint.base import Checkpoint
+from core.checkpoint.base import Checkpoint, Columns
+from core.inspect.matrix import CELL, WHOLE_ROWS, Matrix, in_parallel, to_values
+from core.inspect.picture import PictureParts, Pyramid
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
+from core.threads import worker_count
+from kernels import ops
 
-if TYPE_CHECKING:
-    from core.inspect.picture import Pyramid
+Block = tuple[int, int, Columns]  # first row, last row, columns
+Medians = tuple[np.ndarray, float]  # float32 [n], and the share of each channel's values that they are of
+
+SAMPLE_BYTES = 64 << 20  # of the evenly spaced rows that column medians come from, of a tensor that is not held
+LONG_ROW_SAMPLE = 1 << 20  # evenly spaced values that the median of a row comes from that is read in pieces
+_ZEROS = np.array([0, 1 << 15])  # patterns of +0 and −0
 
 STEPS_PER_OCTAVE = 8
 LOWEST_OCTAVE, HIGHEST_OCTAVE = -40, 40
@@ -45,8 +54,8 @@ class ValueStatistics:
 
     mean, std (of the population): in float64. kurtosis: Pearson's m4/m2², 3 for a normal distribution, 1 at least;
     0 for a constant. p999: the 99.9th percentile of |x|, the smallest magnitude that at least 99.9 % of the values do
-    not exceed: exact for types of 8 and 16 bits; of others, interpolated between neighbours of 8 significant bits, within
-    2^-7 of the exact one. outlier_ratio: amax / p999; 1 for a tensor of zeros, inf when p999 is 0 and amax is not.
+    not exceed: exact for types of 8 and 16 bits; of others, interpolated between neighbours of 8 significant bits,
+    within 2^-7 of the exact one. outlier_ratio: amax / p999; 1 for a tensor of zeros, inf when only p999 is 0.
     histogram: int64 [MAGNITUDE_BINS + 2], of |x| ≠ 0: below 2^-40, then 1/8 octave each up to 2^40, then above. The
     edges are `magnitude_edges()`; each bin holds its lower edge.
     """
@@ -96,4 +105,240 @@ def inspect_tensor(
 
     Raises like `tensor_statistics`; IndexError for an expert that there is not.
     """
-    raise NotImplementedError
+    matrix = Matrix(checkpoint, tensor, expert)
+    parts, sums, totals = PictureParts(matrix), ValueSums(matrix.dtype), ChannelTotals(matrix)
+    medians = _ChannelMedians(matrix, parts.held)
+    blocks = matrix.blocks()
+    threads = max(1, worker_count() // max(1, len(blocks)))  # inside a block, when there are few
+
+    def work(block: Block) -> tuple[Block, ops.ChannelSums, ValueSums, np.ndarray]:
+        start, stop, columns = block
+        stored = matrix.read(start, stop, columns)
+        found = ops.channel_sums(stored, matrix.dtype, threads)
+        own = ValueSums(matrix.dtype, sums.pivot)
+        own.add(stored, threads)
+        parts.add(start, columns[0], stored, found.cells)
+        return block, found, own, medians.keep(block, stored)
+
+    sums.pivot = find_pivot(matrix)
+    for block, found, own, kept in in_parallel(work, blocks, token):
+        totals.add(block, found)
+        medians.add(block, found, kept)
+        sums.merge(own)
+    token.check()
+    rows, columns = totals.finish(medians.finish())
+    values = sums.statistics(tensor.name, matrix.shape)
+    return TensorStatistics(**vars(values), rows=rows, columns=columns, expert=expert), parts.pyramid()
+
+
+class ValueSums:
+    """What all values of a tensor add up to, block by block. pivot: F32 only, about which powers are summed."""
+
+    def __init__(self, dtype: str, pivot: float = 0.0) -> None:
+        self.dtype, self.pivot = dtype, pivot
+        self._counts = np.zeros(1 << 16, np.int64)
+        self._powers = np.zeros(4)
+        self._low, self._high = math.inf, -math.inf
+        self._zeros = 0
+
+    def add(self, stored: np.ndarray, threads: int = 1) -> None:
+        """A block as `Matrix.read` gives it."""
+        if not stored.size:
+            return
+        before = int(self._counts[_ZEROS].sum())
+        ops.count_patterns(stored, self._counts, threads)
+        if self.dtype != "F32":
+            return
+        if int(self._counts[_ZEROS].sum()) != before:
+            self._zeros += stored.size - int(np.count_nonzero(stored))
+        ops.add_powers(stored, self.pivot, self._powers, threads)
+        found = ops.scan(stored, threads)
+        if found.nonfinite < stored.size:
+            self._low, self._high = min(self._low, found.min), max(self._high, found.max)
+
+    def merge(self, other: ValueSums) -> None:
+        """Add another's, gathered about the same pivot."""
+        self._counts += other._counts
+        self._powers += other._powers
+        self._zeros += other._zeros
+        self._low, self._high = min(self._low, other._low), max(self._high, other._high)
+
+    def statistics(self, name: str, shape: tuple[int, ...]) -> ValueStatistics:
+        """The figures of everything added."""
+        levels = _levels("BF16" if self.dtype == "F32" else self.dtype)  # F32's upper 16 bits are a BF16
+        real = np.isfinite(levels)
+        counts = np.where(real, self._counts, 0)
+        finite = int(counts.sum())
+        magnitudes, each = levels[: 1 << 15], counts[: 1 << 15] + counts[1 << 15 :]
+        exact = self.dtype != "F32"
+        if exact:
+            seen = levels[counts > 0]
+            self._low, self._high = (float(seen.min()), float(seen.max())) if finite else (0.0, 0.0)
+            self._zeros = int(counts[_ZEROS].sum())
+        low, high = (self._low, self._high) if finite else (0.0, 0.0)
+        mean, second, fourth = _moments(levels[real], counts[real]) if exact else self._central(finite)
+        amax = max(-low, high)
+        p999 = _percentile(magnitudes, each, finite, amax, exact)
+        each[0] -= self._zeros
+        return ValueStatistics(
+            name=name,
+            shape=shape,
+            values=int(self._counts.sum()),
+            finite=finite,
+            nonfinite=int(self._counts.sum()) - finite,
+            zeros=self._zeros,
+            min=low + 0.0,
+            max=high + 0.0,
+            amax=amax,
+            mean=mean,
+            std=math.sqrt(second),
+            kurtosis=fourth / second**2 if second > 0 and low < high else 0.0,
+            p999=p999,
+            outlier_ratio=amax / p999 if p999 else (math.inf if amax else 1.0),
+            histogram=_histogram(magnitudes, each),
+        )
+
+    def _central(self, finite: int) -> tuple[float, float, float]:
+        """Mean and the second and fourth central moment from the powers about the pivot."""
+        if not finite:
+            return 0.0, 0.0, 0.0
+        d, square, cube, fourth = (self._powers / finite).tolist()
+        second = max(0.0, square - d * d)
+        return self.pivot + d, second, max(0.0, fourth - 4 * d * cube + 6 * d * d * square - 3 * d**4)
+
+
+class ChannelTotals:
+    """Largest |x| and RMS of the rows and columns of a matrix, from its blocks in order."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        rows, columns = matrix.rows, matrix.columns
+        self._row_max, self._row_squares = np.zeros(rows, np.float32), np.zeros(rows)
+        self._row_finite = np.zeros(rows, np.int64)
+        self._max, self._squares = np.zeros(columns, np.float32), np.zeros(columns)
+        self._finite = np.full(columns, rows, np.int64)
+
+    def add(self, block: Block, found: ops.ChannelSums) -> None:
+        """What `ops.channel_sums` says of a block."""
+        start, stop, (left, right) = block
+        r, c = slice(start, stop), slice(left, right)
+        np.maximum(self._row_max[r], found.row_max, out=self._row_max[r])
+        self._row_squares[r] += found.row_squares
+        self._row_finite[r] += found.row_finite
+        np.maximum(self._max[c], found.column_max, out=self._max[c])
+        self._squares[c] += found.column_squares
+        self._finite[c] -= found.column_nonfinite
+
+    def finish(self, medians: tuple[Medians, Medians] | None = None) -> tuple[ChannelStats, ChannelStats]:
+        """The rows and the columns; without medians, those are NaN."""
+        of_rows, of_columns = medians or tuple((np.full(len(m), np.nan, np.float32), 0.0) for m in self._both)
+        return (
+            ChannelStats("output", self._row_max, _rms(self._row_squares, self._row_finite), *of_rows),
+            ChannelStats("input", self._max, _rms(self._squares, self._finite), *of_columns),
+        )
+
+    @property
+    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+        return self._row_max, self._max
+
+
+class _ChannelMedians:
+    """Medians of rows and columns. Rows have theirs from their block, unless they are cut; columns when all is read."""
+
+    def __init__(self, matrix: Matrix, held: np.ndarray | None) -> None:
+        self._matrix, self._held = matrix, held
+        rows, columns = matrix.rows, matrix.columns
+        self._cut = bool(rows) and min(CELL, rows) * columns > WHOLE_ROWS
+        self._rows, self._columns = np.zeros(rows, np.float32), np.zeros(columns, np.float32)
+        self._every_row = max(1, -(-matrix.nbytes // SAMPLE_BYTES))
+        self._every_column = max(1, -(-columns // LONG_ROW_SAMPLE))
+        self._samples: list[np.ndarray] = []
+        self._pieces: list[np.ndarray] = []
+
+    def keep(self, block: Block, stored: np.ndarray) -> np.ndarray:
+        """What is kept of a block for medians that need more than one: evenly spaced rows, or columns of cut rows.
+
+        Of cut rows that are not held, the first CELL rows are all that column medians are taken from.
+        """
+        start, _, columns = block
+        if not self._cut:
+            return stored[:0] if self._held is not None else stored[-start % self._every_row :: self._every_row].copy()
+        if start == 0 and self._held is None:
+            self._columns[slice(*columns)] = ops.column_medians(stored, self._matrix.dtype)
+        return stored[:, -columns[0] % self._every_column :: self._every_column].copy()
+
+    def add(self, block: Block, found: ops.ChannelSums, kept: np.ndarray) -> None:
+        start, stop, (_, right) = block
+        if not self._cut:
+            self._rows[start:stop] = found.row_median
+            if len(kept):
+                self._samples.append(kept)
+            return
+        self._pieces.append(kept)
+        if right == self._matrix.columns:
+            whole = np.concatenate(self._pieces, axis=1)
+            self._rows[start:stop] = ops.channel_sums(whole, self._matrix.dtype, worker_count()).row_median
+            self._pieces = []
+
+    def finish(self) -> tuple[Medians, Medians]:
+        """Of the rows and of the columns, each with the share of the values that they are of."""
+        m = self._matrix
+        of_rows = -(-m.columns // self._every_column) / m.columns if self._cut else 1.0
+        sampled = np.concatenate(self._samples) if self._samples else self._held
+        seen = min(CELL, m.rows)
+        if sampled is not None:
+            self._columns, seen = ops.column_medians(sampled, m.dtype, worker_count()), len(sampled)
+        return (self._rows, of_rows), (self._columns, seen / m.rows if m.rows else 1.0)
+
+
+def _rms(squares: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return np.sqrt(squares / np.maximum(counts, 1)).astype(np.float32)
+
+
+def find_pivot(matrix: Matrix) -> float:
+    """About which the powers of F32 values are summed: the mean of the first row, or of its beginning."""
+    if matrix.dtype != "F32" or not matrix.rows or not matrix.columns:
+        return 0.0
+    row = matrix.read(0, 1, matrix.blocks()[0][2])
+    real = row[np.isfinite(row)]
+    return float(real.mean(dtype=np.float64)) if real.size else 0.0
+
+
+@cache
+def _levels(dtype: str) -> np.ndarray:
+    """float64 [65536]: the value of each pattern of a 16-bit type."""
+    with np.errstate(invalid="ignore"):  # of NaN
+        return to_values(np.arange(1 << 16, dtype=np.uint16)[None], dtype)[0].astype(np.float64)
+
+
+def _moments(levels: np.ndarray, counts: np.ndarray) -> tuple[float, float, float]:
+    """Mean, second and fourth central moment of values that occur so many times."""
+    some = counts > 0
+    levels, counts = levels[some], counts[some]
+    total = counts.sum()
+    if not total:
+        return 0.0, 0.0, 0.0
+    mean = float((levels * counts).sum() / total)
+    square = (levels - mean) ** 2
+    return mean, float((square * counts).sum() / total), float((square * square * counts).sum() / total)
+
+
+def _percentile(magnitudes: np.ndarray, counts: np.ndarray, finite: int, amax: float, exact: bool) -> float:
+    """The 99.9th percentile of |x| from the counts of the magnitudes, in rising order."""
+    if not finite:
+        return 0.0
+    rank = (999 * finite + 999) // 1000
+    below = np.cumsum(counts)
+    at = int(np.searchsorted(below, rank))
+    low = float(magnitudes[at])
+    if exact:
+        return low
+    into = (rank - (below[at] - counts[at])) / counts[at]
+    high = float(magnitudes[at + 1]) if np.isfinite(magnitudes[at + 1]) else amax
+    return min(amax, low + (high - low) * float(into))
+
+
+def _histogram(magnitudes: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """counts of magnitudes in the bins of `ValueStatistics.histogram`; those of 0 are left out."""
+    bins = np.searchsorted(magnitude_edges(), magnitudes, side="right")
+    bins[~np.isfinite(magnitudes)] = 0  # none are counted
+    return np.bincount(bins, counts, MAGNITUDE_BINS + 2).astype(np.int64)

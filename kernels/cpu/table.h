@@ -95,6 +95,28 @@ struct RowScan {
     int64_t nonfinite;
 };
 
+// Of one row's finite values: largest and median magnitude, sum of squares, how many.
+struct RowFigures {
+    float largest, median;
+    double squares;
+    int64_t finite;
+};
+constexpr int kCell = 8;  // rows and columns of a cell of the picture; kernels/reference/inspect.py has it too
+constexpr int kStripColumns = 256;  // that column_sums takes at once, a multiple of kCell
+constexpr int kKeyLine = 64;        // bytes of the keys that column_medians takes of a row
+
+// Stored types whose statistics are taken from their bits (inspect.h).
+enum StoredType { kStoredBF16, kStoredF16, kStoredF32, kStoredTypes };
+struct Inspect {
+    RowFigures (*row_figures)(const void* row, int64_t n, bool median, void* scratch);
+    void (*column_sums)(const void* data, int64_t stride, int64_t rows, int64_t columns, const int64_t* row_finite,
+                        float* largest, double* squares, int64_t* bad, float* cells, int64_t cell_stride);
+    void (*column_medians)(const void* data, int64_t stride, int64_t rows, int64_t columns, void* scratch,
+                           float* medians);
+    void (*pool_rows)(const void* data, int64_t stride, int64_t rows, int64_t span, const int64_t* starts,
+                      const int64_t* stops, int64_t width, void* scratch, float* out);
+};
+
 using EncodeBatch = void (*)(const Batch& batch);
 using DecodeBlocks = void (*)(const uint8_t* in, int64_t blocks, float* out, float tensor_scale);
 
@@ -117,6 +139,8 @@ struct Kernels {
     void (*row_histogram)(const float* source, const float* other, int64_t n, float limit, int bins, int64_t* counts);
     RowScan (*row_scan)(const float* x, int64_t n);
     float (*group_error_ratio)(const float* source, const float* other, int64_t n, float floor);
+    Inspect inspect[kStoredTypes];
+    void (*row_powers)(const float* x, int64_t n, double pivot, double* sums);
 };
 
 const Kernels* kernels_baseline();

@@ -20,7 +20,7 @@ def _differences(source: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.
     return finite, np.where(finite, source, 0), np.where(finite, np.where(np.isnan(e), np.inf, e), 0).astype(np.float32)
 
 
-def _row_sums(values: np.ndarray) -> np.ndarray:
+def row_sums(values: np.ndarray) -> np.ndarray:
     rows, columns = values.shape
     padded = np.zeros((rows, -(-columns // _LANES) * _LANES))
     padded[:, :columns] = values
@@ -51,7 +51,7 @@ def error_stats(
         bin_numbers = clamp(place, 0.0, bins - np.float32(1)).astype(np.int64)
         counts += np.bincount(bin_numbers[finite], minlength=len(counts))
     x64, e64 = x.astype(np.float64), e.astype(np.float64)
-    squares, error_squares = _in_order(_row_sums(x64 * x64)), _in_order(_row_sums(e64 * e64))
+    squares, error_squares = _in_order(row_sums(x64 * x64)), _in_order(row_sums(e64 * e64))
     return squares, error_squares, float(np.abs(e).max(initial=0.0)), int((~finite).sum())
 
 

@@ -10,6 +10,7 @@
 #include "../encode/kquants.h"
 #include "../encode/legacy.h"
 #include "../encode/ternary.h"
+#include "../inspect.h"
 #include "../statistics.h"
 
 namespace bitsmith {
@@ -71,6 +72,12 @@ static const Kernels kKernels = {
     row_histogram,
     row_scan,
     group_error_ratio,
+    {
+        {row_figures<TypeBF16>, column_sums<TypeBF16>, column_medians<TypeBF16>, pool_rows<TypeBF16>},
+        {row_figures<TypeF16>, column_sums<TypeF16>, column_medians<TypeF16>, pool_rows<TypeF16>},
+        {row_figures<TypeF32>, column_sums<TypeF32>, column_medians<TypeF32>, pool_rows<TypeF32>},
+    },
+    row_powers,
 };
 
 }  // namespace BITSMITH_NS

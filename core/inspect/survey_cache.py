@@ -1,0 +1,123 @@
+"""What a survey found, kept in the user's cache folder: statistics by source, predicted errors by source and format.
+
+Anything that can not be read is passed over and made again; files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from core.inspect.cache import cache_folder
+from core.inspect.outliers import OutlierChannel
+from core.inspect.statistics import MAGNITUDE_BINS, ValueStatistics
+
+DEFINITIONS = 1  # rises when a statistic or the sample of a predicted error is defined anew
+MOST_BYTES = 256 << 20  # of the folder: the files that were used longest ago go first
+_NUMBERS = ("min", "max", "amax", "mean", "std", "kurtosis", "p999", "outlier_ratio")
+_COUNTS = ("values", "finite", "nonfinite", "zeros")
+
+Known = tuple[ValueStatistics, tuple[OutlierChannel, ...]]
+
+
+class SurveyCache:
+    """Of one source, named by its fingerprint. folder: where the files are, the user's cache folder when None."""
+
+    def __init__(self, fingerprint: str, folder: Path | None = None) -> None:
+        self._folder = folder or cache_folder() / "inspect"
+        name = hashlib.sha256(f"{DEFINITIONS} {fingerprint}".encode()).hexdigest()[:32]
+        self._facts, self._errors = self._folder / f"{name}-facts.npz", self._folder / f"{name}-errors.json"
+
+    def load_statistics(self) -> dict[str, Known]:
+        """By tensor name; {} when there is nothing that can be read."""
+        try:
+            with np.load(self._facts, allow_pickle=False) as stored:
+                heads = json.loads(stored["heads"].tobytes())
+                numbers, counts, histograms = stored["numbers"], stored["counts"], stored["histograms"]
+            known = {}
+            for i, head in enumerate(heads):
+                if histograms.shape[1:] != (MAGNITUDE_BINS + 2,):
+                    return {}
+                values = dict(zip(_NUMBERS, numbers[i].tolist(), strict=True))
+                values |= dict(zip(_COUNTS, counts[i].tolist(), strict=True))
+                known[str(head["name"])] = (
+                    ValueStatistics(
+                        name=head["name"],
+                        shape=tuple(head["shape"]),
+                        histogram=histograms[i].astype(np.int64),
+                        **values,
+                    ),
+                    tuple(OutlierChannel(**c) for c in head["worst"]),
+                )
+        except Exception:  # noqa: BLE001 - whatever is wrong with the file, it is made again
+            return {}
+        self._touch(self._facts)
+        return known
+
+    def save_statistics(self, known: Mapping[str, Known]) -> None:
+        """Replace what is stored; a folder that can not be written to is no error."""
+        facts = [s for s, _ in known.values()]
+        heads = [{"name": s.name, "shape": s.shape, "worst": [asdict(c) for c in w]} for s, w in known.values()]
+        arrays: dict[str, Any] = {
+            "heads": np.frombuffer(json.dumps(heads).encode(), np.uint8),
+            "numbers": np.array([[getattr(s, n) for n in _NUMBERS] for s in facts], np.float64),
+            "counts": np.array([[getattr(s, n) for n in _COUNTS] for s in facts], np.int64),
+            "histograms": np.array([s.histogram for s in facts], np.int64),
+        }
+        self._write(self._facts, lambda file: np.savez_compressed(file, **arrays))
+
+    def load_errors(self) -> dict[str, list[Any]]:
+        """By key of a tensor in a format; {} when there is nothing that can be read."""
+        try:
+            found = json.loads(self._errors.read_bytes())
+            good = {k: v for k, v in found.items() if isinstance(v, list)}
+        except Exception:  # noqa: BLE001 - as above
+            return {}
+        self._touch(self._errors)
+        return good
+
+    def save_errors(self, errors: Mapping[str, list[Any]], most: int = 50_000) -> None:
+        """Replace what is stored by the last `most` of these."""
+        kept = dict(list(errors.items())[-most:])
+        self._write(self._errors, lambda file: file.write(json.dumps(kept).encode()))
+
+    def _touch(self, path: Path) -> None:
+        with suppress(OSError):
+            os.utime(path)
+
+    def _write(self, path: Path, fill: Any) -> None:
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(prefix=".partial-", dir=self._folder)
+            partial = Path(name)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    fill(file)
+                partial.replace(path)
+            finally:
+                partial.unlink(missing_ok=True)
+            self._prune(path)
+
+    def _prune(self, newest: Path) -> None:
+        files = []
+        for path in self._folder.iterdir():
+            with suppress(OSError):
+                stat = path.stat()
+                files.append((stat.st_mtime, stat.st_size, path))
+        total = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files):
+            if total <= MOST_BYTES:
+                return
+            if path != newest:
+                with suppress(OSError):
+                    path.unlink()
+                    total -= size
