@@ -1,6 +1,6 @@
 """Inspect: time from a click on a tensor to its statistics and picture, of panning, and the rate of a whole model.
 
-    python tests/benchmarks/inspect.py [--rows 4096] [--columns 14336] [--layers 4] [--to Q4_K_M] [--dtype BF16]
+    python tests/benchmarks/inspect_rate.py [--rows 4096] [--columns 14336] [--layers 4] [--to Q4_K_M] [--dtype BF16]
 
 Makes random weights in a folder of its own and removes them. Files are in the system's page cache, as after a download;
 a disk slower than the rate shown is what limits a first pass. Memory is the growth of the process at its peak.
