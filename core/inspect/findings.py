@@ -1,0 +1,194 @@
+"""What stands out in a model under a plan, in words, worst first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from statistics import median
+from typing import TYPE_CHECKING
+
+from core.checkpoint.base import Checkpoint
+from core.plan import Action, Plan
+from core.progress import CancelToken
+
+if TYPE_CHECKING:
+    from core.inspect.outliers import OutlierChannel
+    from core.inspect.survey import SurveyRow
+
+SUSPICIOUS = 3.0  # amax over p999 of a tensor whose channels are worth a look; normal values have about 1.5
+LONE = 8.0  # a row's largest |x| over its RMS, where normal values have 4 to 5
+LOUD = 6.0  # amax over p999 that is a finding even before its channel is known
+BELOW_MEDIAN = 3.0  # dB of SNR under the model's median: twice the squared error
+GAIN = 1.5  # dB that finer scales gain: about a quarter of a bit
+MOST_LOOKED_AT = 24  # tensors whose channels are looked at, worst first
+MOST_CHANNELS = 2  # that are named of one tensor and axis
+
+
+class FindingKind(Enum):
+    """outlier: channels (or values) far above the others. error: a tensor whose predicted SNR is far below the others'.
+    group gain: a tensor that finer scales would help."""
+
+    OUTLIER = "outlier channel"
+    ERROR = "large error"
+    GROUP_GAIN = "smaller groups gain"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """tensor: as the plan calls it; index: its number there. axis, channel: of an outlier ('output'/'input', number in
+    the source's own order).
+
+    ratio: channel maximum over the median of channel maxima, or amax over p999 where no channel is named (outlier); dB
+    below the model's median SNR (error); dB that smaller groups gain (group gain). weight: for ranking, in dB, higher
+    is worse. text: one sentence. because: one clause for a rule's reason ('channel 1,247 is 38 × the median').
+    """
+
+    kind: FindingKind
+    tensor: str
+    index: int
+    text: str
+    because: str
+    ratio: float
+    weight: float
+    axis: str = ""
+    channel: int | None = None
+
+
+def findings(
+    rows: Iterable[SurveyRow],
+    plan: Plan,
+    checkpoint: Checkpoint | None = None,
+    token: CancelToken | None = None,
+) -> tuple[Finding, ...]:
+    """Worst first, of the tensors that the plan quantizes. A pure function of the survey without a checkpoint.
+
+    checkpoint: names the channels of those tensors whose largest value stands out most, which reads them. Raises
+    Cancelled then.
+    """
+    rows = list(rows)
+    indices = {s.name: i for i, t in enumerate(plan.tensors) for s in t.source.sources if t.action is Action.QUANTIZE}
+    known = [(r, indices[r.name]) for r in rows if r.name in indices]
+    found = [*_errors(known, plan), *_gains(known, plan)]
+    suspects = sorted((r for r in known if _loudness(r[0]) >= SUSPICIOUS), key=lambda r: -_loudness(r[0]))
+    named: set[str] = set()
+    if checkpoint is not None:
+        for row, index in suspects[:MOST_LOOKED_AT]:
+            channels = _channels(checkpoint, row.name, token or CancelToken())
+            found += [channel_finding(plan, index, c) for c in channels]
+            named |= {row.name} if channels else set()
+    found += [_loud(plan, i, _loudness(r)) for r, i in suspects if _loudness(r) >= LOUD and r.name not in named]
+    return tuple(sorted(found, key=lambda f: (-f.weight, f.index, f.axis, f.channel or 0)))
+
+
+def channel_finding(plan: Plan, index: int, channel: OutlierChannel) -> Finding:
+    """One outlier channel of a planned tensor."""
+    t = plan.tensors[index]
+    spoils = "the group of its largest value" if channel.axis == "output" else "the groups it lies in"
+    times = _times(channel.ratio)
+    return Finding(
+        kind=FindingKind.OUTLIER,
+        tensor=t.name,
+        index=index,
+        text=f"{_short(t.name)}: {channel.axis} channel {channel.index:,} reaches {times} the median channel; in "
+        f"{t.format_name} that coarsens {spoils}.",
+        because=f"channel {channel.index:,} is {times} the median",
+        ratio=channel.ratio,
+        weight=_outlier_weight(channel.ratio),
+        axis=channel.axis,
+        channel=channel.index,
+    )
+
+
+def _channels(checkpoint: Checkpoint, name: str, token: CancelToken) -> Sequence[OutlierChannel]:
+    from core.inspect.outliers import outlier_channels
+    from core.inspect.statistics import tensor_statistics
+
+    found = [c for c in outlier_channels(tensor_statistics(checkpoint, checkpoint.tensor(name), token)) if _harms(c)]
+    return [c for axis in ("output", "input") for c in [c for c in found if c.axis == axis][:MOST_CHANNELS]]
+
+
+def _harms(c: OutlierChannel) -> bool:
+    """A row that is large as a whole has larger scales and nothing else; one with a lone large value loses the rest."""
+    return c.axis == "input" or (c.rms > 0 and c.max / c.rms >= LONE)
+
+
+def _loudness(row: SurveyRow) -> float:
+    """amax over p999; 0 when nothing is known."""
+    ratio = row.statistics.outlier_ratio if row.statistics is not None else 0.0
+    return ratio if math.isfinite(ratio) else 1e6
+
+
+def _outlier_weight(ratio: float) -> float:
+    """In dB over a channel of twice the median."""
+    return 20 * math.log10(max(ratio, 1e-6) / 2)
+
+
+def _loud(plan: Plan, index: int, ratio: float) -> Finding:
+    t = plan.tensors[index]
+    times = _times(ratio)
+    return Finding(
+        kind=FindingKind.OUTLIER,
+        tensor=t.name,
+        index=index,
+        text=f"{_short(t.name)}: the largest value is {times} what 99.9 % of the values stay below; in "
+        f"{t.format_name} that coarsens its group.",
+        because=f"its largest value is {times} the 99.9th percentile",
+        ratio=ratio,
+        weight=_outlier_weight(ratio),
+    )
+
+
+_Known = Sequence[tuple["SurveyRow", int]]
+
+
+def _errors(known: _Known, plan: Plan) -> list[Finding]:
+    """Tensors whose predicted SNR is far below the median of those that are quantized."""
+    snr = [(r.predicted.snr_db, i) for r, i in known if r.predicted and math.isfinite(r.predicted.snr_db)]
+    if len(snr) < 3:
+        return []
+    middle = median(value for value, _ in snr)
+    return [
+        Finding(
+            kind=FindingKind.ERROR,
+            tensor=plan.tensors[i].name,
+            index=i,
+            text=f"{_short(plan.tensors[i].name)} keeps {value:.1f} dB in {plan.tensors[i].format_name}, "
+            f"{middle - value:.1f} dB less than the model's median tensor.",
+            because=f"its SNR would be {middle - value:.1f} dB below the median",
+            ratio=middle - value,
+            weight=middle - value,
+        )
+        for value, i in snr
+        if middle - value >= BELOW_MEDIAN
+    ]
+
+
+def _gains(known: _Known, plan: Plan) -> list[Finding]:
+    out = []
+    for r, i in known:
+        gain = r.predicted.finer_gain_db if r.predicted else None
+        if gain is None or not math.isfinite(gain) or gain < GAIN:
+            continue
+        t = plan.tensors[i]
+        out.append(
+            Finding(
+                kind=FindingKind.GROUP_GAIN,
+                tensor=t.name,
+                index=i,
+                text=f"{_short(t.name)} would gain {gain:.1f} dB from finer scales than {t.format_name} has.",
+                because=f"finer scales gain {gain:.1f} dB",
+                ratio=gain,
+                weight=gain,
+            )
+        )
+    return out
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f} ×" if ratio >= 10 else f"{ratio:.1f} ×"
+
+
+def _short(name: str) -> str:
+    return name.removesuffix(".weight")

@@ -1,0 +1,295 @@
+"""Each remedy is planned, carried out and measured: bytes to the byte, errors as the conversion finds them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from inspect_models import open_checkpoint, write_experts
+from tiny_models import write_llama
+
+from core.errors import Cancelled
+from core.formats import Method
+from core.inspect import remedies as module
+from core.inspect.outliers import OutlierChannel
+from core.inspect.remedies import (
+    Finding,
+    FindingKind,
+    RemedyKind,
+    apply,
+    channel_finding,
+    findings,
+    measured_error,
+    remedies,
+)
+from core.output import output_size
+from core.plan import Action, make_plan
+from core.progress import CancelToken
+from core.recipe import Misfit, Recipe, Rule
+from core.run import run
+
+DOWN = "model.layers.0.mlp.down_proj.weight"
+
+
+def plant(tensors):
+    """Input channel 77 of one matrix at forty times the others."""
+    weight = tensors[DOWN].float()
+    weight[:, 77] *= 40
+    tensors[DOWN] = weight.to(torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    with open_checkpoint(write_llama(tmp_path_factory.mktemp("llama"), change=plant)) as checkpoint:
+        yield checkpoint
+
+
+def finding_of(plan, name=DOWN):
+    index = next(i for i, t in enumerate(plan.tensors) if any(s.name == name for s in t.source.sources))
+    return channel_finding(plan, index, OutlierChannel("input", 77, 6.0, 2.0, 37.6))
+
+
+def offers(checkpoint, recipe, name=DOWN):
+    plan = make_plan(checkpoint, recipe)
+    finding = finding_of(plan, name)
+    return plan, finding, list(remedies(checkpoint, plan, finding, CancelToken()))
+
+
+def convert(checkpoint, plan, output):
+    job = run(plan, checkpoint, output, CancelToken(), threads=1)
+    while True:
+        try:
+            next(job)
+        except StopIteration as end:
+            return end.value
+
+
+TARGETS = ("Q4_K_M", "Q4_0", "NVFP4", "w4a16-g128", "w8a16-channel")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_bytes_and_errors_are_those_of_the_conversion(llama, target, tmp_path):
+    plan, finding, offered = offers(llama, Recipe(target, Method.ROUND))
+    name = plan.tensors[finding.index].name
+    before = next(t for t in convert(llama, plan, tmp_path / "old").tensors if t.name == name)
+    possible = [r for r in offered if r.possible]
+    assert {RemedyKind.KEEP, RemedyKind.SEARCH} <= {r.kind for r in possible}
+    for number, r in enumerate(possible):
+        assert not r.sampled
+        other = make_plan(llama, apply(plan.recipe, r))
+        result = convert(llama, other, tmp_path / f"new{number}")
+        assert result.actual_bytes - output_size(tmp_path / "old") == r.bytes_change, r.title
+        after = next(t for t in result.tensors if t.name == name)
+        assert after.format == r.format
+        assert r.before.rms_error == pytest.approx(before.error.rms_error, rel=1e-9)
+        want = after.error.rms_error if after.error else 0.0
+        assert r.after.rms_error == pytest.approx(want, rel=1e-9, abs=1e-12)
+        assert r.error_change == pytest.approx(want - before.error.rms_error, rel=0.02, abs=1e-12)
+        if r.rules:
+            assert "channel 77 is 38 × the median" in next(t.reason for t in other.tensors if t.name == name)
+
+
+def test_what_each_target_family_offers(llama):
+    def kinds(target, method=Method.SEARCH):
+        _, _, offered = offers(llama, Recipe(target, method))
+        return {(r.kind.name, r.format if r.possible else r.why_not) for r in offered}
+
+    assert kinds("Q4_K_M") == {
+        ("KEEP", "BF16"),
+        ("EIGHT", "Q8_0"),
+        ("GROUP", "NVFP4"),
+        ("FORMAT", "Q5_K"),
+        ("FORMAT", "Q6_K"),
+    }
+    assert kinds("Q6_K") == {
+        ("KEEP", "BF16"),
+        ("EIGHT", "Q8_0"),
+        ("GROUP", "there is no format of 6 bits in groups smaller than 16"),
+        ("ASYMMETRIC", "there is no 6-bit format with a zero point or minimum"),
+    }
+    assert kinds("Q4_0") == {
+        ("KEEP", "BF16"),
+        ("EIGHT", "Q8_0"),
+        ("GROUP", "NVFP4"),
+        ("ASYMMETRIC", "Q4_K"),
+        ("FORMAT", "Q5_K"),
+        ("FORMAT", "Q6_K"),
+    }
+    assert kinds("w4a16-g128") == {
+        ("KEEP", "BF16"),
+        ("EIGHT", "w8a16-g128"),
+        ("GROUP", "w4a16-g64"),
+        ("GROUP", "w4a16-g32"),
+        ("ASYMMETRIC", "w4a16-g128-asym"),
+        ("FORMAT", "w4a16-g32-asym"),
+    }
+    assert kinds("w8a16-channel-asym", Method.ROUND) == {
+        ("KEEP", "BF16"),
+        ("GROUP", "w8a16-g128-asym"),
+        ("GROUP", "w8a16-g64-asym"),
+        ("FORMAT", "w8a16-g32-asym"),
+        ("SEARCH", "w8a16-channel-asym"),
+    }
+    assert ("KEEP", "BF16") in kinds("TQ2_0")
+
+
+def test_what_a_remedy_gains_is_seen(llama):
+    _, _, offered = offers(llama, Recipe("w4a16-g128"))
+    by_format = {r.format: r for r in offered}
+    assert by_format["w4a16-g32"].gain_db > by_format["w4a16-g64"].gain_db > 0.5
+    assert by_format["w8a16-g128"].gain_db > 15
+    assert by_format["BF16"].gain_db == math.inf
+    assert by_format["BF16"].error_change == -by_format["BF16"].before.rms_error
+    assert by_format["BF16"].bytes_change > by_format["w8a16-g128"].bytes_change > by_format["w4a16-g32"].bytes_change
+
+
+def test_what_can_not_be_says_why(llama, tmp_path):
+    folder = write_llama(tmp_path / "narrow", hidden=96, heads=2, kv_heads=1, ffn=96, change=plant)
+    with open_checkpoint(folder) as narrow:  # rows of 96 divide by 32 only
+        _, _, offered = offers(narrow, Recipe("w4a16-g32", misfit=Misfit.KEEP), DOWN)
+        group = next(r for r in offered if r.kind is RemedyKind.GROUP)
+        assert group.why_not == "there is no format of 4 bits in groups smaller than 32"
+        _, _, offered = offers(narrow, Recipe("Q4_0"), DOWN)
+        nvfp4 = next(r for r in offered if r.kind is RemedyKind.GROUP)
+        assert not nvfp4.possible
+        assert "blocks of 64" in nvfp4.why_not
+        assert (nvfp4.bytes_change, nvfp4.before, nvfp4.gain_db) == (0, None, 0.0)
+    _, _, offered = offers(llama, Recipe("Q4_0", rules=(Rule("token_embd", "Q4_0"),)), "model.embed_tokens.weight")
+    embed = {r.format: r for r in offered}
+    assert "no tensor scale" in embed["NVFP4"].why_not
+
+
+def test_a_kept_tensor_has_no_remedy(llama):
+    plan, _, offered = offers(llama, Recipe("Q4_0", rules=(Rule("down_proj", "keep"),)))
+    assert offered == []
+    assert plan.recipe.rules[0].reason == ""
+
+
+def test_tensors_that_a_runtime_joins_change_together(llama):
+    plan, finding, offered = offers(llama, Recipe("w4a16-g128"), "model.layers.1.self_attn.k_proj.weight")
+    keep = next(r for r in offered if r.kind is RemedyKind.KEEP)
+    assert "with q_proj and v_proj, which vLLM joins" in keep.title
+    other = make_plan(llama, apply(plan.recipe, keep))
+    changed = {t.name for t, o in zip(other.tensors, plan.tensors, strict=True) if t.format_name != o.format_name}
+    assert changed == {f"model.layers.1.self_attn.{p}_proj.weight" for p in "qkv"}
+    assert other.bytes_total - plan.bytes_total == keep.bytes_change
+    plan, finding, offered = offers(llama, Recipe("Q4_0"), "model.layers.1.self_attn.k_proj.weight")
+    assert len(next(r for r in offered if r.kind is RemedyKind.KEEP).rules) == 1
+    assert finding.tensor == "blk.1.attn_k.weight"
+
+
+def test_applying_is_a_new_value_and_the_last_remedy_of_a_tensor_counts(llama):
+    old = Recipe("w4a16-g128", rules=(Rule("layers.1", "keep"),))
+    plan, _, offered = offers(llama, old)
+    by_kind = {r.kind: r for r in offered}
+    kept = apply(old, by_kind[RemedyKind.KEEP])
+    assert old.rules == (Rule("layers.1", "keep"),)
+    assert kept.rules[1:] == old.rules
+    assert kept.rules[0].reason == "kept: channel 77 is 38 × the median"
+    assert Recipe.from_json(kept.to_json()) == kept
+    eight = apply(kept, by_kind[RemedyKind.EIGHT])
+    assert [r.format for r in eight.rules] == ["w8a16-g128", "keep"]
+    own = replace(kept, rules=(replace(kept.rules[0], reason=""),))
+    assert len(apply(own, by_kind[RemedyKind.EIGHT]).rules) == 2  # what the user wrote stays
+    rounded = replace(old, method=Method.ROUND)
+    search = next(
+        r for r in remedies(llama, make_plan(llama, rounded), finding_of(plan), CancelToken())
+        if r.kind is RemedyKind.SEARCH
+    )  # fmt: skip
+    assert apply(rounded, search).method is Method.SEARCH
+    assert search.bytes_change == 0
+    assert search.gain_db >= 0
+
+
+def test_an_expert_stack_is_one_tensor(tmp_path):
+    with open_checkpoint(write_experts(tmp_path / "experts")) as checkpoint:
+        plan, _, offered = offers(checkpoint, Recipe("Q4_0"), "model.layers.0.mlp.experts.1.up_proj.weight")
+        keep = next(r for r in offered if r.kind is RemedyKind.KEEP)
+        other = make_plan(checkpoint, apply(plan.recipe, keep))
+        assert [t.name for t in other.tensors if t.reason.startswith("kept: channel")] == ["blk.0.ffn_up_exps.weight"]
+
+
+def test_large_tensors_get_a_quick_figure_first(llama, monkeypatch):
+    monkeypatch.setattr(module, "SMALL", 1000)
+    monkeypatch.setattr(module, "QUICK_VALUES", 30_000)
+    _, _, offered = offers(llama, Recipe("w4a16-g128"))
+    quick = {r.format: r for r in offered if r.sampled}
+    exact = {r.format: r for r in offered if not r.sampled}
+    assert set(quick) == set(exact)
+    for name, r in exact.items():
+        assert quick[name].bytes_change == r.bytes_change
+        assert quick[name].after.rms_error == pytest.approx(r.after.rms_error, rel=0.1)
+
+
+def test_measuring_can_be_cancelled(llama):
+    plan = make_plan(llama, Recipe("Q4_0"))
+    token = CancelToken()
+    token.cancel()
+    with pytest.raises(Cancelled):
+        list(remedies(llama, plan, finding_of(plan), token))
+    with pytest.raises(Cancelled):
+        measured_error(llama, plan.tensors[finding_of(plan).index], Method.ROUND, token)
+
+
+# ---- findings --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """What findings look at of a survey's row."""
+
+    name: str
+    statistics: Any = None
+    predicted: Any = None
+
+
+@dataclass
+class Figures:
+    outlier_ratio: float = 1.5
+    snr_db: float = 20.0
+    finer_gain_db: float | None = 0.5
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+def rows_of(plan, **changes: Figures):
+    names = [t.source.sources[0].name for t in plan.tensors if t.source.sources]
+    found = []
+    for name in names:
+        figures = next((f for part, f in changes.items() if part in name), Figures())
+        found.append(Row(name, figures, figures))
+    return found
+
+
+def test_findings_are_ranked_and_said_in_words(llama):
+    plan = make_plan(llama, Recipe("w4a16-g128"))
+    assert findings(rows_of(plan), plan) == ()
+    found = findings(
+        rows_of(
+            plan, down_proj=Figures(outlier_ratio=12, snr_db=14), v_proj=Figures(finer_gain_db=2.5),
+            norm=Figures(outlier_ratio=99, snr_db=1),
+        ),
+        plan,
+    )  # fmt: skip
+    assert [f.kind for f in found] == [FindingKind.OUTLIER] * 2 + [FindingKind.ERROR] * 2 + [FindingKind.GROUP_GAIN] * 2
+    assert found[0].tensor == DOWN
+    assert found[0].text == (
+        "model.layers.0.mlp.down_proj: the largest value is 12 × what 99.9 % of the values stay below; in w4a16-g128 "
+        "that coarsens its group."
+    )
+    assert found[2].text.endswith("keeps 14.0 dB in w4a16-g128, 6.0 dB less than the model's median tensor.")
+    assert found[4].because == "finer scales gain 2.5 dB"
+    assert all(plan.tensors[f.index].action is Action.QUANTIZE for f in found)
+
+
+def test_a_channel_is_named_with_its_ratio(llama):
+    plan = make_plan(llama, Recipe("Q4_0"))
+    found: Finding = finding_of(plan)
+    assert found.text == (
+        "blk.0.ffn_down: input channel 77 reaches 38 × the median channel; in Q4_0 that coarsens the groups it lies in."
+    )
+    assert (found.axis, found.channel, found.tensor) == ("input", 77, "blk.0.ffn_down.weight")
+    assert np.isclose(found.weight, 20 * np.log10(37.6 / 2))
