@@ -264,15 +264,23 @@ class Offered:
     result: Remedy
 
 
-def findings_work(rows: Iterable[Any], plan: Plan) -> Work:
-    """The result is a tuple of Finding, worst first."""
+@dataclass(frozen=True)
+class Found:
+    """Findings so far, before the channels of the loudest tensors are named. Only the newest counts."""
+
+    findings: tuple[Finding, ...]
+
+
+def findings_work(checkpoint: Checkpoint, rows: Iterable[Any], plan: Plan) -> Work:
+    """Yields Found at once, then reads the tensors that stand out; the result is a tuple of Finding, worst first."""
     kept = tuple(rows)
 
-    def work(token: CancelToken) -> Any:
-        from core.inspect.remedies import findings
+    def work(token: CancelToken) -> Iterator[Found]:
+        from core.inspect.findings import findings
 
         token.check()
-        return findings(kept, plan)
+        yield Found(findings(kept, plan))
+        return findings(kept, plan, checkpoint, token)
 
     return work
 

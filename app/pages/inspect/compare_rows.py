@@ -57,7 +57,15 @@ def compare_columns() -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-WIDTHS = ("", "BF16 → Q4_K", "least 99.99 dB", "0.00000", "99.99 %", "output 999 (99 %)", "compared")
+WIDTHS = (
+    "layers.23.self_attn.v_proj mm",
+    "BF16 → Q4_K",
+    "least 99.99 dB",
+    "0.00000",
+    "99.99 %",
+    "output 999 (99 %)",
+    "compared",
+)
 
 
 def name_of(row: CompareRow) -> str:

@@ -23,14 +23,14 @@ from app.jobs.convert_queue import ConversionQueue, Entry
 from app.jobs.inspect_more import COMPARE_KEY, Compared, compare_work
 from app.jobs.runner import Job, JobState
 from app.models.table import RowsModel
-from app.models.table_view import TablePanel
 from app.pages.inspect.compare_rows import WIDTHS, compare_columns, details, in_words
+from app.pages.inspect.narrow_table import NarrowTable
 from app.pages.inspect.state import InspectState
 from app.services import Services
 from app.theme import SPACE_2
 from app.widgets.basics import EmptyState, PrimaryButton, button, label, quiet_button, set_available
 from app.widgets.inline_error import InlineError
-from app.widgets.text import ElidedLabel, explain
+from app.widgets.text import ElidedLabel, breakable, explain
 
 SIDES = ("First", "Second")
 NO_FILE = "no file chosen"
@@ -80,12 +80,13 @@ class CompareView(QWidget):
         self.error = InlineError()
         self.summary = label("", "", wrap=True, selectable=True)
         self.summary.setAccessibleName("What was found")
-        self.table = TablePanel(
+        self.table = NarrowTable(
             RowsModel(compare_columns(), explain),
             "Compared tensors",
             WIDTHS,
             filter_hint="Filter by name, format or result",
         )
+        self.table.stretches = True
         self.details = label("", "muted", wrap=True, selectable=True)
         self.details.setAccessibleName("Worst channels")
         self.open = quiet_button(
@@ -124,11 +125,12 @@ class CompareView(QWidget):
         column = QVBoxLayout(shown)
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(SPACE_2)
-        head = QHBoxLayout()
-        head.addWidget(self.summary, 1)
-        head.addWidget(self.open)
-        head.addWidget(self.export)
-        column.addLayout(head)
+        column.addWidget(self.summary)
+        above = QHBoxLayout()
+        above.setSpacing(SPACE_2)
+        for part, stretch in ((self.table.filter, 1), (self.open, 0), (self.export, 0)):
+            above.addWidget(part, stretch)
+        column.addLayout(above)
         column.addWidget(self.table, 1)
         column.addWidget(self.details)
         self._stack = QStackedWidget()
@@ -238,7 +240,7 @@ class CompareView(QWidget):
 
     def _end(self, lead: str = "") -> None:
         self._job = None
-        self.summary.setText(lead + in_words(self._rows) if self._rows else lead)
+        self.summary.setText(breakable(lead + in_words(self._rows)) if self._rows else lead)
         if not self._rows:
             self._stack.setCurrentWidget(self.empty)
         self._refresh()
@@ -271,7 +273,7 @@ class CompareView(QWidget):
     # ---- one tensor ------------------------------------------------------------------------------------------------
 
     def _show_details(self, row: Any) -> None:
-        self.details.setText(details(row))
+        self.details.setText(breakable(details(row)))
         self._refresh_open()
 
     def _refresh_open(self) -> None:

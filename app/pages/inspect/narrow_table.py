@@ -8,10 +8,17 @@ NOTHING = -1
 
 
 class NarrowTable(TablePanel):
-    """A table of numbers: its first column takes no more than it needs."""
+    """Its first column is never narrower than its sample, and takes what is left only if it `stretches`."""
+
+    stretches = False  # whether the first column also takes what is left
 
     def fit_first_column(self) -> None:
-        pass
+        header = self.view.horizontalHeader()
+        if not hasattr(self, "_least"):
+            self._least = header.sectionSize(0)
+        if self.stretches:
+            others = header.length() - header.sectionSize(0)
+            header.resizeSection(0, max(self.view.viewport().width() - others, self._least))
 
     def mark(self, number: int) -> None:
         """Select row `number` of set_rows, or none with −1; nothing is emitted."""

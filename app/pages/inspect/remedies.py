@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from PySide6.QtCore import QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
 from PySide6.QtWidgets import (
     QHBoxLayout,
     QListWidget,
@@ -28,7 +28,7 @@ from app.widgets.text import explain
 from core.recipe import Recipe
 from core.units import format_count
 
-REST = 150  # ms without news of the survey before findings are looked for
+REST = 300  # ms without news of the survey before findings are looked for
 MOST = 100  # findings in the list; the rest is only counted
 FINDING = Qt.ItemDataRole.UserRole
 
@@ -85,6 +85,7 @@ class RemediesPanel(QWidget):
         self.list.setWordWrap(True)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.list.setMinimumHeight(96)
+        self.list.viewport().installEventFilter(self)
         self.none = label("", "muted", wrap=True)
         self.none.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.heading = label("", "heading", wrap=True)
@@ -140,14 +141,14 @@ class RemediesPanel(QWidget):
             self._timer.start()
 
     def _look(self) -> None:
-        plan, survey = self._state.plan, self._state.survey
-        if plan is None or not survey or not self.isVisible():
+        checkpoint, plan, survey = self._state.checkpoint, self._state.plan, self._state.survey
+        if checkpoint is None or plan is None or not survey or not self.isVisible():
             self._show_findings(())
             return
         self._stale = False
         self._services.jobs.run(
-            "Look for findings", findings_work(survey.values(), plan), self._show_findings, self._on_error,
-            latest_key=FINDINGS_KEY, owner=self,
+            "Look for findings", findings_work(checkpoint, survey.values(), plan), self._show_findings, self._on_error,
+            lambda found: self._show_findings(found[-1].findings), latest_key=FINDINGS_KEY, owner=self,
         )  # fmt: skip
 
     def _show_findings(self, found: tuple[Any, ...]) -> None:
@@ -223,8 +224,10 @@ class RemediesPanel(QWidget):
             if row is None:
                 row = RemedyRow(remedy)
                 row.asked.connect(self._put)
-                self.rows.append(row)
-                self._column.addWidget(row)
+                possible = sum(r.remedy.possible for r in self.rows)
+                place = possible if remedy.possible else len(self.rows)  # what can not be done comes last
+                self.rows.insert(place, row)
+                self._column.insertWidget(place, row)
             row.show_remedy(remedy, taken=self._taken(remedy))
 
     def _on_priced(self) -> None:
@@ -329,13 +332,14 @@ class RemediesPanel(QWidget):
         if self._stale:
             self._timer.start()
 
-    def resizeEvent(self, event: Any) -> None:
-        super().resizeEvent(event)
-        self._fit_items()
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        if watched is self.list.viewport() and event.type() == QEvent.Type.Resize:
+            self._fit_items()
+        return False
 
     def _fit_items(self) -> None:
         """Heights for wrapped sentences: Qt's own hint knows one line only."""
-        width = self.list.viewport().width() - 4 * SPACE_1
+        width = self.list.viewport().width() - 6 * SPACE_1
         metrics = self.list.fontMetrics()
         for number in range(self.list.count()):
             item = self.list.item(number)
