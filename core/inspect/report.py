@@ -121,7 +121,7 @@ def gather(
         parts.rows.sort(key=lambda row: order.get(row.name, len(order)))
     if plan is not None:
         yield from _remedies(checkpoint, plan, wishes, chosen, parts, token)
-    looked_at = [chosen] if chosen is not None else _worst(checkpoint, parts, wishes.details)
+    looked_at = [chosen] if chosen is not None else _worst(checkpoint, plan, parts, wishes.details)
     for i, tensor in enumerate(looked_at):
         yield Stage(f"looking at {tensor.name}", i / len(looked_at))
         expert = wishes.expert if chosen is not None else None
@@ -201,12 +201,13 @@ def _remedies(
         parts.found.append((finding, tuple(offered.values())))
 
 
-def _worst(checkpoint: Checkpoint, parts: _Parts, count: int) -> list[TensorInfo]:
+def _worst(checkpoint: Checkpoint, plan: Plan | None, parts: _Parts, count: int) -> list[TensorInfo]:
     """Those with findings, then those of the largest outlier ratio."""
     by_name = {t.name: t for t in checkpoint.tensors}
-    matrices = [r for r in parts.rows if r.statistics is not None and len(r.shape) > 1 and min(r.shape[-2:]) > 1]
-    ranked = sorted(matrices, key=lambda r: -r.statistics.outlier_ratio if r.statistics else 0.0)
-    names = [f.tensor for f, _ in parts.found] + [r.name for r in ranked]
+    matrices = [(r, r.statistics) for r in parts.rows if r.statistics is not None and min(r.shape[-2:], default=0) > 1]
+    ranked = sorted(matrices, key=lambda pair: -pair[1].outlier_ratio)
+    names = [s.name for f, _ in parts.found for s in plan.tensors[f.index].source.sources] if plan else []
+    names += [row.name for row, _ in ranked if len(row.shape) > 1]
     return [by_name[name] for name in dict.fromkeys(names) if name in by_name][:count]
 
 

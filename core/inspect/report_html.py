@@ -21,9 +21,21 @@ from core.units import format_bytes, format_decibels, format_percent
 _MAPS: dict[Measure, tuple[str, str, bool, bool, str]] = {
     Measure.RANGE: ("Range", "weight units", True, False, "The largest |w| of the tensor."),
     Measure.OUTLIER_RATIO: ("Outlier ratio", "×", True, False, "The largest |w| over the 99.9th percentile of |w|."),
-    Measure.KURTOSIS: ("Kurtosis", "", True, False, "M4 / m2²; 3 for a normal distribution, more with heavy tails."),
+    Measure.KURTOSIS: (
+        "Kurtosis",
+        "",
+        True,
+        False,
+        "Fourth central moment over the squared variance; 3 for a normal distribution.",
+    ),
     Measure.PREDICTED_SNR: ("Predicted SNR", "dB", False, True, "10·log10(Σw² / Σ(w−ŵ)²) in the planned format."),
-    Measure.FINER_GAIN: ("Gain by finer scales", "dB", False, False, "SNR gained by groups of half the size."),
+    Measure.FINER_GAIN: (
+        "Gain by finer scales",
+        "dB",
+        False,
+        False,
+        "SNR gained by groups of 32, or half as long where they are that short.",
+    ),
 }
 _DEFINITIONS = (
     ("Range", "amax: the largest magnitude of a tensor's finite values, in weight units."),
@@ -62,7 +74,7 @@ vertical-align:middle}
 .wide{overflow-x:auto}
 table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums}
 th,td{padding:.2rem .7rem .2rem 0;text-align:left;border-bottom:1px solid var(--line);vertical-align:top}
-td.n,th.n{text-align:right}caption{text-align:left}
+td.n,th.n{text-align:right;white-space:nowrap}caption{text-align:left}
 .bad{color:var(--bad);font-weight:600}
 nav a{margin-right:1rem}
 a{color:var(--s0)}
@@ -135,22 +147,27 @@ def _maps(rows: tuple[SurveyRow, ...]) -> str:
 def _findings(report: Report) -> str:
     if not report.findings:
         return "<p>Nothing stands out in this format.</p>"
-    parts = []
-    for finding, offered in report.findings[:ROWS]:
+    parts, others = [], []
+    for finding, offered in report.findings:
+        if not offered:
+            others.append(f"<li>{escape(finding.text)}</li>")
+            continue
+        rows = [
+            (
+                escape(r.title),
+                escape(r.format),
+                f"{r.bytes_change:+,} B" if r.possible else "–",
+                format_decibels(r.after.snr_db) if r.after else "exact" if r.possible else "–",
+                f"{r.gain_db:+.2f} dB" if r.possible and math.isfinite(r.gain_db) else "–",
+                "" if r.possible else escape(r.why_not),
+            )
+            for r in offered
+        ]
         parts.append(f"<h3>{escape(finding.tensor)}</h3><p>{escape(finding.text)}</p>")
-        if offered:
-            rows = [
-                (
-                    escape(r.title),
-                    escape(r.format),
-                    f"{r.bytes_change:+,} B" if r.possible else "–",
-                    format_decibels(r.after.snr_db) if r.after else "exact" if r.possible else "–",
-                    f"{r.gain_db:+.2f} dB" if r.possible and math.isfinite(r.gain_db) else "–",
-                    "" if r.possible else escape(r.why_not),
-                )
-                for r in offered
-            ]
-            parts.append(table(("Remedy", "Format", "Size", "SNR", "Gain", "Why not"), rows, numeric=(2, 3, 4)))
+        parts.append(table(("Remedy", "Format", "Size", "SNR", "Gain", "Why not"), rows, numeric=(2, 3, 4)))
+    if others:
+        count = f"{len(others):,} more findings" + (f", of which the first {ROWS:,}" if len(others) > ROWS else "")
+        parts.append(f"<details><summary>{count}</summary><ul>{''.join(others[:ROWS])}</ul></details>")
     if any(r.sampled for _, offered in report.findings for r in offered):
         parts.append('<p class="note">Errors are measured on evenly spread rows; `--tensor` measures all of one.</p>')
     return "".join(parts)

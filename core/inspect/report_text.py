@@ -103,7 +103,8 @@ def _findings(found: tuple[tuple[Finding, tuple[Remedy, ...]], ...]) -> Iterator
                 continue
             after = format_decibels(r.after.snr_db) if r.after else "exact"
             gain = f", {r.gain_db:+.2f} dB" if math.isfinite(r.gain_db) else ""
-            yield f"    {r.title} ({r.format}): {r.bytes_change:+,} B, SNR {after}{gain}"
+            title = r.title if r.format in r.title else f"{r.title} ({r.format})"
+            yield f"    {title}: {r.bytes_change:+,} B, SNR {after}{gain}"
     if len(found) > LINES:
         yield f"  {len(found):,} findings in all; --json has every one"
 
