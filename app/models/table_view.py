@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from PySide6.QtCore import QEvent, QItemSelectionModel, QObject, QPoint, QRect, QSize, Qt, QTimer, Signal
 from PySide6.QtGui import QAction, QGuiApplication, QKeySequence, QPainter, QPaintEvent, QPen
-from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QLineEdit, QTableView, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QHBoxLayout,
+    QHeaderView,
+    QLineEdit,
+    QPushButton,
+    QTableView,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.models.table import RowsModel
 from app.theme import ROW_HEIGHT, SPACE_2, current, ui_font
+from app.widgets.basics import quiet_button, set_available
 
 MINIMUM_ROWS = 3
 CELL_PADDING = 22  # left and right of a cell's text, with room for the sort arrow in the header
 ICON_ROOM = 20
 COPY_AT_ONCE = 500  # rows: about 10 ms
+NO_ROW = "Choose a row of the table first."
 NAME_WIDTH = 160  # the first column is never narrower; the rest can be scrolled to
 
 
@@ -49,6 +61,8 @@ class TablePanel(QWidget):
         self.filter.setAccessibleName(f"Filter {name}")
         self.filter.setToolTip("Rows in which every word occurs are shown; Esc shows all again")
         self.filter.textChanged.connect(self._on_filter)
+        self.name_width = NAME_WIDTH
+        self._row_buttons: list[QPushButton] = []
         self.view = QTableView()
         self.view.setAccessibleName(name)
         self._prepare_view(widths)
@@ -57,11 +71,31 @@ class TablePanel(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)
-        layout.addWidget(self.filter)
+        self._top = QHBoxLayout()
+        self._top.setSpacing(SPACE_2)
+        self._top.addWidget(self.filter, 1)
+        layout.addLayout(self._top)
         layout.addSpacing(SPACE_2)
         layout.addWidget(self.view, 1)
         layout.addWidget(self.totals)
         self.filter.installEventFilter(self)
+
+    def add_row_action(self, text: str, icon: str, hint: str, on_row: Callable[[Any], object]) -> QPushButton:
+        """Something to do with the current row: a button beside the filter, and an entry of the row's menu."""
+
+        def act() -> None:
+            row = self.current_row()
+            if row is not None:
+                on_row(row)
+
+        button = quiet_button(text, act, icon=icon, hint=hint)
+        self._top.addWidget(button)
+        self._row_buttons.append(button)
+        set_available(button, NO_ROW)
+        entry = QAction(text, self.view)
+        entry.triggered.connect(act)
+        self.view.addAction(entry)
+        return button
 
     def current_row(self) -> Any:
         """The value of the current row, or None."""
@@ -127,13 +161,15 @@ class TablePanel(QWidget):
         self.model.set_filter(text)
 
     def _on_current(self, index: Any, _previous: Any) -> None:
+        for button in self._row_buttons:
+            set_available(button, "" if index.isValid() else NO_ROW)
         if index.isValid():
             self.row_chosen.emit(self.model.row_at(index))
 
     def fit_first_column(self) -> None:
         header = self.view.horizontalHeader()
         others = header.length() - header.sectionSize(0)
-        header.resizeSection(0, max(self.view.viewport().width() - others, NAME_WIDTH))
+        header.resizeSection(0, max(self.view.viewport().width() - others, self.name_width))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if watched is self.view.viewport():

@@ -20,19 +20,20 @@ if TYPE_CHECKING:
     import pyqtgraph
 
 _LEVELS_SHARE = 0.16  # of the height, below the counts, for the levels
-_FEWEST = 1e-6  # share of the values below which a bin at the left end is not shown
+_LEFT_OUT = 5e-4  # share of the values, the smallest, that the picture does without
 
 
 @dataclass(frozen=True)
 class Levels:
     """Values that a format can take under one scale. levels: their magnitudes; used: whether a value goes there.
 
-    label: 'levels of Q4_K, group with the largest weight'.
+    label: in the legend; hint: its tooltip.
     """
 
     label: str
     levels: np.ndarray
     used: np.ndarray
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class DistributionPlot(PlotPanel):
     """`show_distribution` draws; the levels stand below the counts, those that no value goes to in grey."""
 
     x_title = "|w|, weight units (log)"
-    y_title = "Values in ⅛ octave (log)"
+    y_title = "Values (log)"
 
     def __init__(self, name: str = "Distribution", parent: QWidget | None = None) -> None:
         self._shown: Distribution | None = None
@@ -82,7 +83,7 @@ class DistributionPlot(PlotPanel):
         items = [LegendItem("weights", 0, fill=True)]
         if shown.after is not None:
             items.append(LegendItem(f"after {shown.after_name}", 1, "dash"))
-        return items + [LegendItem(one.label, 2 + n) for n, one in enumerate(shown.levels)]
+        return items + [LegendItem(one.label, 2 + n, hint=one.hint) for n, one in enumerate(shown.levels)]
 
     @staticmethod
     def _note_of(shown: Distribution) -> str:
@@ -95,9 +96,8 @@ class DistributionPlot(PlotPanel):
         """First and last bin worth showing."""
         shown = self._shown
         assert shown is not None
-        total = shown.before.sum()
-        filled = np.flatnonzero(shown.before > total * _FEWEST)
-        first, last = int(filled[0]), int(np.flatnonzero(shown.before)[-1])
+        first = int(np.searchsorted(np.cumsum(shown.before), shown.before.sum() * _LEFT_OUT))
+        last = int(np.flatnonzero(shown.before)[-1])
         if shown.after is not None and shown.after.any():
             last = max(last, int(np.flatnonzero(shown.after)[-1]))
         return first, last
@@ -208,7 +208,7 @@ class DistributionPlot(PlotPanel):
         names = ("from", "to", "weights", "after")
         if shown is None:
             return names, ()
-        first, last = self._range()
+        filled = np.flatnonzero(shown.before) if shown.after is None else np.flatnonzero(shown.before + shown.after)
         return names, [
             (
                 float(shown.edges[i]),
@@ -216,7 +216,7 @@ class DistributionPlot(PlotPanel):
                 int(shown.before[i]),
                 int(shown.after[i]) if shown.after is not None else "",
             )
-            for i in range(first, last + 1)
+            for i in range(int(filled[0]), int(filled[-1]) + 1)
         ]
 
     def describe(self) -> str:

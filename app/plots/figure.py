@@ -232,6 +232,7 @@ class _LegendEntry(QWidget):
         text.setTextFormat(Qt.TextFormat.PlainText)
         text.setFont(ui_font(CAPTION))
         text.setProperty("textRole", "caption")
+        self.setToolTip(item.hint)
         layout.addWidget(_LineSample(item))
         layout.addWidget(text)
 

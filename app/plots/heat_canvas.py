@@ -277,7 +277,7 @@ class HeatCanvas(QWidget):
             x = self._x(column + 0.5)
             painter.drawLine(QPointF(x, area.bottom() + 1), QPointF(x, area.bottom() + 4))
             painter.drawText(QRectF(x - 40, area.bottom() + 4, 80, 14), center, format_count(column))
-        for row in ticks(view.top, view.bottom, max(2, int(area.height() / 36))):
+        for row in ticks(view.top, view.bottom, max(2, int(area.height() / 26))):
             y = self._y(row + 0.5)
             room = QRectF(0, y - 8, area.left() - 11, 16)
             painter.drawText(room, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, format_count(row))

@@ -19,12 +19,16 @@ DASHES = {
 
 @dataclass(frozen=True)
 class LegendItem:
-    """series: index into Theme.series, or −1 for the muted colour. dash: a key of DASHES."""
+    """series: index into Theme.series, or −1 for the muted colour. dash: a key of DASHES.
+
+    hint: what the entry's tooltip says.
+    """
 
     label: str
     series: int
     dash: str = "solid"
     fill: bool = False
+    hint: str = ""
 
     def color(self, theme: Theme) -> QColor:
         return theme.color("muted") if self.series < 0 else theme.series_color(self.series)

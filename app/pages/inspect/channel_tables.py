@@ -51,8 +51,12 @@ def _figure(value: float) -> str:
     return f"{value:.5f}" if value >= 1e-3 or value == 0 else f"{value:.2e}"
 
 
-def _axis(row: OutlierChannel | ErrorChannel) -> str:
-    return f"{row.axis} (row)" if row.axis == "output" else f"{row.axis} (column)"
+def _channel_text(row: OutlierChannel | ErrorChannel) -> str:
+    return f"{'row' if row.axis == 'output' else 'column'} {format_count(row.index)}"
+
+
+def _axis_key(row: OutlierChannel | ErrorChannel) -> tuple[str, int]:
+    return row.axis, row.index
 
 
 def _share(row: ErrorChannel) -> str:
@@ -62,8 +66,7 @@ def _share(row: ErrorChannel) -> str:
 def weight_columns(threshold: float) -> tuple[Column, ...]:
     """Rows are OutlierChannel. threshold: the ratio from which a channel is marked."""
     return (
-        Column("Axis", _axis, term="channel"),
-        Column("Channel", lambda r: format_count(r.index), lambda r: r.index, number=True, term="channel"),
+        Column("Channel", _channel_text, _axis_key, term="channel"),
         Column("Max |w|", lambda r: _figure(r.max), lambda r: r.max, number=True, term="range"),
         Column("RMS", lambda r: _figure(r.rms), lambda r: r.rms, number=True, term="RMS"),
         Column(
@@ -84,8 +87,7 @@ def weight_columns(threshold: float) -> tuple[Column, ...]:
 def error_columns() -> tuple[Column, ...]:
     """Rows are ErrorChannel."""
     return (
-        Column("Axis", _axis, term="channel"),
-        Column("Channel", lambda r: format_count(r.index), lambda r: r.index, number=True, term="channel"),
+        Column("Channel", _channel_text, _axis_key, term="channel"),
         Column("Max error", lambda r: _figure(r.max), lambda r: r.max, number=True, term="max error"),
         Column("RMS error", lambda r: _figure(r.rms), lambda r: r.rms, number=True, term="RMS error"),
         Column(

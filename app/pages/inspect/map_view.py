@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QComboBox, QHBoxLayout, QProgressBar, QSplitter, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QComboBox, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
 from app.jobs.inspect import ERROR_KEY, FORMAT_KEY, SURVEY_KEY, TENSOR_KEY, survey_work
 from app.jobs.runner import Job
@@ -18,7 +18,7 @@ from app.pages.inspect.state import InspectState
 from app.plots.model_map import MapTensor, ModelMap, ModelPicture
 from app.services import Services
 from app.theme import SPACE_2, SPACE_3
-from app.widgets.basics import label, quiet_button
+from app.widgets.basics import Card, Splitter, label, quiet_button
 from app.widgets.calm import CalmCombo
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from core.plan import Plan
     from core.tensor_info import TensorInfo
 
-WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Finer (dB)")
+WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Finer gain (dB)")
 RATIO = 2  # the column that the table is sorted by at first
 REFRESH = 100  # ms between two pictures of the survey …
 CROWDED, CROWDED_REFRESH = 1000, 600  # … and with more tensors than this
@@ -100,10 +100,11 @@ class MapView(QWidget):
         row.addWidget(self.status, 1)
         row.addWidget(self.stop)
         row.addWidget(self.again)
-        split = QSplitter(Qt.Orientation.Vertical)
-        split.setChildrenCollapsible(False)
-        split.setHandleWidth(SPACE_2)
-        split.addWidget(self.map)
+        card = Card()
+        card.add(self.map)
+        split = Splitter(SPACE_2)
+        split.setOrientation(Qt.Orientation.Vertical)
+        split.addWidget(card)
         split.addWidget(self.table)
         split.setStretchFactor(0, 3)
         split.setStretchFactor(1, 2)

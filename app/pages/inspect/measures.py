@@ -161,7 +161,7 @@ def survey_columns(rows: Mapping[str, SurveyRow]) -> tuple[Column, ...]:
         figure("Kurtosis", "kurtosis", statistic("kurtosis"), lambda v: f"{v:.2f}"),
         Column("Format", form, term="format"),
         figure("SNR (dB)", "SNR", predicted("snr_db"), lambda v: _decibels(v).removesuffix(" dB")),
-        figure("Finer (dB)", "gain by finer scales", predicted("finer_gain_db"), lambda v: f"{v:.1f}"),
+        figure("Finer gain (dB)", "gain by finer scales", predicted("finer_gain_db"), lambda v: f"{v:.1f}"),
     )
 
 

@@ -28,7 +28,7 @@ from app.plots.heat_map import CellsMatrix, HeatMap, HeatPicture
 from app.plots.profiles import Profile, ProfilePlot
 from app.services import Services
 from app.theme import SPACE_2, SPACE_3
-from app.widgets.basics import label, quiet_button
+from app.widgets.basics import Card, label, quiet_button
 from app.widgets.calm import CalmCombo
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
@@ -40,10 +40,13 @@ if TYPE_CHECKING:
 
 REST = 30  # ms without another choice before a tensor is read
 AXES = (("input", "Input channels (columns)"), ("output", "Output channels (rows)"))
-WEIGHT_WIDTHS = ("input (column)", "999 999", "Max error", "RMS error", "× median")
+TABLE_WIDTHS = ("", "0.00000", "0.00000", "× median")
 WEIGHT_FACTS = ("Range", "Standard deviation", "Kurtosis", "Outlier ratio", "Outlier channels", "Zeros", "Not finite")
 ERROR_FACTS = ("SNR", "nRMSE", "Max error", "RMS error", "Rows seen")
-LEVEL_NAMES = ("levels, largest weight's group", "levels, a middling group")
+LEVEL_NAMES = (
+    ("levels: largest |w|", "What codes of the group with the largest weight can stand for; grey ones are not used"),
+    ("levels: typical group", "What codes of a middling row's group can stand for; grey ones are not used"),
+)
 
 
 class TensorView(QWidget):
@@ -89,11 +92,12 @@ class TensorView(QWidget):
         self.profile.set_chooser("Along", self.axis)
         self.distribution = DistributionPlot("Distribution")
         weights = RowsModel(weight_columns(THRESHOLD), explain)
-        self.channels = TablePanel(weights, "Channels by how far they stand out", WEIGHT_WIDTHS, totals=False)
+        self.channels = TablePanel(weights, "Channels by how far they stand out", TABLE_WIDTHS, totals=False)
         errors = RowsModel(error_columns(), explain)
-        self.error_channels = TablePanel(errors, "Channels by their error", WEIGHT_WIDTHS, totals=False)
+        self.error_channels = TablePanel(errors, "Channels by their error", TABLE_WIDTHS, totals=False)
         for table in (self.channels, self.error_channels):
             table.filter.hide()
+            table.name_width = 106
             table.setMinimumWidth(240)
         self.error = InlineError()
         self.error.set_dismissable(False)
@@ -127,16 +131,18 @@ class TensorView(QWidget):
         grid.addLayout(beside, 0, 1)
         grid.addWidget(self.profile, 1, 0)
         grid.addWidget(self.distribution, 1, 1)
-        grid.setColumnStretch(0, 5)
-        grid.setColumnStretch(1, 4)
-        grid.setRowStretch(0, 5)
-        grid.setRowStretch(1, 4)
+        for column in (0, 1):
+            grid.setColumnStretch(column, 1)
+        grid.setRowStretch(0, 4)
+        grid.setRowStretch(1, 3)
+        card = Card()
+        card.add(head)
+        card.add(grid, 1)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_2)
-        layout.addLayout(head)
         layout.addWidget(self.error)
-        layout.addLayout(grid, 1)
+        layout.addWidget(card, 1)
 
     def _connect(self) -> None:
         state = self._state
@@ -378,10 +384,9 @@ class TensorView(QWidget):
             f"Distribution of {tensor.name}", magnitude_edges(), s.histogram[1:-1], s.zeros, s.nonfinite
         )
         if made is not None and made.quantized:
-            names = ("levels, largest weight's group", "levels, a middling group")
             levels = tuple(
-                Levels(name, one.levels, one.used)
-                for name, one in zip(names, made.levels, strict=False)
+                Levels(name, one.levels, one.used, hint)
+                for (name, hint), one in zip(LEVEL_NAMES, made.levels, strict=False)
                 if len(one.levels)
             )
             after = made.requantized

@@ -142,6 +142,10 @@ class LoadedView(QWidget):
         self.table = TablePanel(
             RowsModel(source_columns(), explain), "Tensors", WIDTHS, filter_hint="Filter tensors by name, role or type"
         )
+        self.table.add_row_action(
+            "Inspect this tensor", "search", "Show its weights, channels and error on the Inspect page", self._inspect
+        )
+        self.table.row_activated.connect(self._inspect)
         words = QVBoxLayout()
         words.setSpacing(2)
         words.addWidget(self.name)
@@ -191,6 +195,9 @@ class LoadedView(QWidget):
 
     def _show_findings(self, findings: tuple[Any, ...]) -> None:
         self.findings.set_findings((*findings, *self._scanned), self._checked)
+
+    def _inspect(self, tensor: Any) -> None:
+        self._services.shell.inspect_tensor.emit(tensor.name)
 
     def _scan(self) -> None:
         if self._checkpoint is None:
