@@ -10,16 +10,15 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from core.checkpoint.base import Checkpoint
+from core.inspect.outliers import THRESHOLD, OutlierChannel, outlier_channels
 from core.plan import Action, Plan
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
-    from core.inspect.outliers import OutlierChannel
     from core.inspect.survey import SurveyRow
 
-SUSPICIOUS = 3.0  # amax over p999 of a tensor whose channels are worth a look; normal values have about 1.5
 LONE = 8.0  # a row's largest |x| over its RMS, where normal values have 4 to 5
-LOUD = 6.0  # amax over p999 that is a finding even before its channel is known
+LOUD = 6.0  # amax over p999 that is a finding though no channel stands out; normal values have about 1.5
 BELOW_MEDIAN = 3.0  # dB of SNR under the model's median: twice the squared error
 GAIN = 1.5  # dB that finer scales gain: about a quarter of a bit
 MOST_LOOKED_AT = 24  # tensors whose channels are looked at, worst first
@@ -64,21 +63,21 @@ def findings(
 ) -> tuple[Finding, ...]:
     """Worst first, of the tensors that the plan quantizes. A pure function of the survey without a checkpoint.
 
-    checkpoint: names the channels of those tensors whose largest value stands out most, which reads them. Raises
-    Cancelled then.
+    checkpoint: names more than one channel of those tensors that stand out most, which reads them. Raises Cancelled
+    then.
     """
     rows = list(rows)
     indices = {s.name: i for i, t in enumerate(plan.tensors) for s in t.source.sources if t.action is Action.QUANTIZE}
     known = [(r, indices[r.name]) for r in rows if r.name in indices]
     found = [*_errors(known, plan), *_gains(known, plan)]
-    suspects = sorted((r for r in known if _loudness(r[0]) >= SUSPICIOUS), key=lambda r: -_loudness(r[0]))
-    named: set[str] = set()
-    if checkpoint is not None:
-        for row, index in suspects[:MOST_LOOKED_AT]:
-            channels = _channels(checkpoint, row.name, token or CancelToken())
-            found += [channel_finding(plan, index, c) for c in channels]
-            named |= {row.name} if channels else set()
-    found += [_loud(plan, i, _loudness(r)) for r, i in suspects if _loudness(r) >= LOUD and r.name not in named]
+    suspects = [(r, i, [c for c in r.worst if c.ratio >= THRESHOLD and _harms(c)]) for r, i in known]
+    suspects.sort(key=lambda s: (-max((c.ratio for c in s[2]), default=0.0), -_loudness(s[0])))
+    for number, (row, index, channels) in enumerate(suspects):
+        if channels and checkpoint is not None and number < MOST_LOOKED_AT:
+            channels = list(_channels(checkpoint, row.name, token or CancelToken()))
+        found += [channel_finding(plan, index, c) for c in channels]
+        if not channels and _loudness(row) >= LOUD:
+            found.append(_loud(plan, index, _loudness(row)))
     return tuple(sorted(found, key=lambda f: (-f.weight, f.index, f.axis, f.channel or 0)))
 
 
@@ -102,7 +101,6 @@ def channel_finding(plan: Plan, index: int, channel: OutlierChannel) -> Finding:
 
 
 def _channels(checkpoint: Checkpoint, name: str, token: CancelToken) -> Sequence[OutlierChannel]:
-    from core.inspect.outliers import outlier_channels
     from core.inspect.statistics import tensor_statistics
 
     found = [c for c in outlier_channels(tensor_statistics(checkpoint, checkpoint.tensor(name), token)) if _harms(c)]

@@ -90,13 +90,13 @@ def remedies(checkpoint: Checkpoint, plan: Plan, finding: Finding, token: Cancel
     t = plan.tensors[finding.index]
     if t.action is not Action.QUANTIZE or t.format is None:
         return
-    priced = []
+    priced: list[tuple[Remedy, TensorPlan]] = []
     for draft in _drafts(plan, t, t.format, finding):
         token.check()
         remedy, planned = _priced(checkpoint, plan, t, draft)
         if planned is None:
             yield remedy
-        else:
+        elif not any(_same(planned, other) for _, other in priced):
             priced.append((remedy, planned))
     old = plan.recipe.method
     whole = t.values <= SMALL
@@ -158,7 +158,14 @@ def _priced(checkpoint: Checkpoint, plan: Plan, t: TensorPlan, draft: _Draft) ->
         why = planned.reason if planned is not None else "the tensor is not in that output"
         return replace(remedy, why_not=why), None
     change = other.bytes_total - plan.bytes_total
+    if draft.format == KEEP and planned.format_name not in ("BF16", "F16"):
+        remedy = replace(remedy, title=draft.title.replace("in 16 bits", "as it is"))
     return replace(remedy, format=planned.format_name, possible=True, bytes_change=change), planned
+
+
+def _same(one: TensorPlan, other: TensorPlan) -> bool:
+    """Whether two remedies come to the same, as with a source whose blocks are copied."""
+    return one.format_name == other.format_name and (one.format is None) == (other.format is None)
 
 
 def _drafts(plan: Plan, t: TensorPlan, now: Format, finding: Finding) -> Iterator[_Draft]:
@@ -178,13 +185,13 @@ def _drafts(plan: Plan, t: TensorPlan, now: Format, finding: Finding) -> Iterato
     if now.contract.bits < 8:
         eight = _eight_bits(now)
         yield draft(RemedyKind.EIGHT, "8 bits", eight)
-    finer = _finer(now)
+    finer = _finer(now, t.shape)
     for f in finer:
         yield draft(RemedyKind.GROUP, f"groups of {_group(f)}", f)
     if not finer:
         yield _Draft(RemedyKind.GROUP, "Smaller groups", now.name, (), _no_finer(now))
     if now.contract.symmetric:
-        other = _asymmetric(now)
+        other = _asymmetric(now, t.shape)
         if other is not None:
             yield draft(RemedyKind.ASYMMETRIC, "asymmetric", other)
         else:
@@ -240,13 +247,14 @@ def _eight_bits(now: Format) -> Format:
     return next(f for f in _family(now) if f.name == "Q8_0")
 
 
-def _finer(now: Format) -> list[Format]:
+def _finer(now: Format, shape: tuple[int, ...]) -> list[Format]:
     """The same bits in smaller groups, largest first; the same kind of zero point where there is a choice."""
     group = _group(now) or math.inf
     fitting = [f for f in _family(now) if f.contract.bits == now.contract.bits and 0 < _group(f) < group]
     if isinstance(now, PackQuantized):
         fitting = [f for f in fitting if f.contract.symmetric == now.contract.symmetric]
-    return sorted(fitting, key=lambda f: -_group(f))[:2]
+    fitting.sort(key=lambda f: -_group(f))
+    return [f for f in fitting if not f.accepts(shape)][:2] or fitting[:1]
 
 
 def _no_finer(now: Format) -> str:
@@ -256,12 +264,13 @@ def _no_finer(now: Format) -> str:
     )
 
 
-def _asymmetric(now: Format) -> Format | None:
+def _asymmetric(now: Format, shape: tuple[int, ...]) -> Format | None:
     """The same bits with a zero point or a minimum, in groups of about the same size."""
     fitting = [f for f in _family(now) if f.contract.bits == now.contract.bits and not f.contract.symmetric]
     if isinstance(now, PackQuantized):
         fitting = [f for f in fitting if _group(f) == _group(now)]
-    return min(fitting, key=lambda f: abs(f.contract.effective_bits - now.contract.effective_bits), default=None)
+    bits = now.contract.effective_bits
+    return min(fitting, key=lambda f: (bool(f.accepts(shape)), abs(f.contract.effective_bits - bits)), default=None)
 
 
 _LADDER = ("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K")

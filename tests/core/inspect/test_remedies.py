@@ -245,6 +245,7 @@ class Row:
     name: str
     statistics: Any = None
     predicted: Any = None
+    worst: tuple[OutlierChannel, ...] = ()
 
 
 @dataclass
@@ -293,3 +294,51 @@ def test_a_channel_is_named_with_its_ratio(llama):
     )
     assert (found.axis, found.channel, found.tensor) == ("input", 77, "blk.0.ffn_down.weight")
     assert np.isclose(found.weight, 20 * np.log10(37.6 / 2))
+
+
+def test_a_planted_channel_is_found_first_and_its_remedy_kept_with_its_reason(tmp_path):
+    """From the survey to the finished file."""
+    from core.inspect.survey import survey
+
+    with open_checkpoint(write_llama(tmp_path / "llama", change=plant)) as checkpoint:
+        plan = make_plan(checkpoint, Recipe("w4a16-g128"))
+        rows = list(survey(checkpoint, plan, CancelToken(), cache=tmp_path / "cache"))
+        quick = findings(rows, plan)
+        named = findings(rows, plan, checkpoint, CancelToken())
+        for first in (quick[0], named[0]):
+            assert (first.tensor, first.axis, first.channel) == (DOWN, "input", 77)
+            assert first.ratio == pytest.approx(40, rel=0.2)
+        keep = next(r for r in remedies(checkpoint, plan, named[0], CancelToken()) if r.kind is RemedyKind.KEEP)
+        kept = make_plan(checkpoint, apply(plan.recipe, keep))
+        assert next(t.reason for t in kept.tensors if t.name == DOWN) == f"kept: {named[0].because}"
+        again = findings(list(survey(checkpoint, kept, CancelToken(), cache=tmp_path / "cache")), kept)
+        assert DOWN not in {f.tensor for f in again}
+
+
+def test_a_row_that_is_large_as_a_whole_harms_nobody(tmp_path):
+    """It has scales of its own; a lone large value in a row does harm."""
+    from core.inspect.survey import survey
+
+    def change(tensors):
+        weight = tensors[DOWN].float()
+        weight[9] *= 40
+        tensors[DOWN] = weight.to(torch.bfloat16)
+        tensors["model.layers.1.mlp.up_proj.weight"][12, 34] = 6.0
+
+    with open_checkpoint(write_llama(tmp_path / "llama", change=change)) as checkpoint:
+        plan = make_plan(checkpoint, Recipe("w4a16-g128"))
+        rows = list(survey(checkpoint, plan, CancelToken(), cache=tmp_path / "cache"))
+        found = findings(rows, plan, checkpoint, CancelToken())
+    places = {(f.tensor, f.axis, f.channel) for f in found if f.kind is FindingKind.OUTLIER and f.channel is not None}
+    assert ("model.layers.1.mlp.up_proj.weight", "output", 12) in places
+    assert ("model.layers.1.mlp.up_proj.weight", "input", 34) in places
+    assert (DOWN, "output", 9) not in places
+
+
+def test_a_quantized_source_is_kept_as_it_is(tmp_path, llama):
+    convert(llama, make_plan(llama, Recipe("Q5_0")), tmp_path / "source.gguf")
+    with open_checkpoint(tmp_path / "source.gguf") as source:
+        _, _, offered = offers(source, Recipe("Q4_0"), "blk.0.ffn_down.weight")
+    keep = next(r for r in offered if r.kind is RemedyKind.KEEP)
+    assert (keep.title, keep.format, keep.after.snr_db) == ("Keep as it is", "Q5_0", math.inf)
+    assert sum(r.format == "Q5_0" for r in offered) == 1
