@@ -15,7 +15,7 @@ from app.icons import set_icon
 from app.plots.series import DASHES, LegendItem
 from app.theme import CAPTION, HEADING, SPACE_1, SPACE_2, SPACE_3, Theme, current, themes, ui_font
 from app.widgets.basics import label, set_available
-from app.widgets.flow import FlowLayout
+from app.widgets.flow import FlowRow
 from app.widgets.text import ElidedLabel
 
 NO_DATA = "No data yet"
@@ -185,11 +185,11 @@ class FigurePanel(QWidget):
         self._layers.addWidget(self._message)
         self._layers.addWidget(self._figure)
         self._legend_items: tuple[LegendItem, ...] | None = None
-        self._legend = FlowLayout()
+        self._legend = FlowRow()
         whole = QVBoxLayout(self._whole)
         whole.setContentsMargins(0, 0, 0, 0)
         whole.setSpacing(SPACE_1)
-        whole.addLayout(self._legend)
+        whole.addWidget(self._legend)
         whole.addWidget(layers, 1)
         top = self._top = QHBoxLayout()
         top.setSpacing(SPACE_2)
@@ -207,13 +207,7 @@ class FigurePanel(QWidget):
         if tuple(items) == self._legend_items:
             return  # a plot that grows ten times a second must not flicker
         self._legend_items = tuple(items)
-        while (entry := self._legend.takeAt(0)) is not None:
-            widget = entry.widget()
-            if widget is not None:
-                widget.hide()
-                widget.deleteLater()
-        for item in items:
-            self._legend.addWidget(_LegendEntry(item))
+        self._legend.set_parts([_LegendEntry(item) for item in items])
 
     def _on_theme(self, _theme: Theme) -> None:
         if self.has_data:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QWidget
+from PySide6.QtCore import Qt, Signal
+from PySide6.QtWidgets import QToolButton, QWidget
 
+from app.icons import set_icon
 from app.plots.colors import WEIGHTS
 from app.plots.figure import FigurePanel
 from app.plots.heat_canvas import HeatCanvas
 from app.plots.heat_view import Span
-from app.widgets.basics import quiet_button
 from core.units import format_count
+
+HELP = (
+    "The wheel zooms about the pointer, with Shift only the columns, with Ctrl only the rows; + − and 0 do from the "
+    "keyboard. Drag moves. Arrow keys move a cursor, with Shift by ten cells. A click or Enter chooses row and column."
+)
 
 
 class Matrix(Protocol):
@@ -102,11 +107,12 @@ class HeatMap(FigurePanel):
     def __init__(self, name: str = "Weights", empty: str = "", parent: QWidget | None = None) -> None:
         self._shown: HeatPicture | None = None
         self.canvas = HeatCanvas()
-        self.whole_button = quiet_button("", self.canvas.show_whole, icon="maximize", hint="Show the whole tensor (0)")
-        self.in_button = quiet_button("", lambda: self.canvas.zoom(2.0), icon="plus", hint="Zoom in (+)")
-        self.out_button = quiet_button("", lambda: self.canvas.zoom(0.5), icon="minus", hint="Zoom out (−)")
+        self.whole_button = _tool("maximize", "Show the whole tensor (0)", self.canvas.show_whole)
+        self.in_button = _tool("plus", "Zoom in (+)", lambda: self.canvas.zoom(2.0))
+        self.out_button = _tool("minus", "Zoom out (−)", lambda: self.canvas.zoom(0.5))
         super().__init__(name, empty or "No data yet: choose a tensor to see its weights.", parent)
         self._figure_layout.addWidget(self.canvas)
+        self.readout.setToolTip(HELP)
         for button in (self.out_button, self.in_button, self.whole_button):
             self._top.insertWidget(self._top.count() - 1, button)
         self.canvas.pointed.connect(self._on_pointed)
@@ -142,7 +148,7 @@ class HeatMap(FigurePanel):
     # ---- words and files -------------------------------------------------------------------------------------------
 
     def read_hint(self) -> str:
-        return "Wheel: zoom (Shift: columns only, Ctrl: rows only). Drag or arrow keys: move. Click: choose."
+        return "Wheel zooms, drag moves, a click chooses."
 
     def describe(self) -> str:
         if self._shown is None:
@@ -189,6 +195,17 @@ class HeatMap(FigurePanel):
         on = self._shown is not None
         for button in (self.out_button, self.in_button, self.whole_button):
             button.setVisible(on)
+
+
+def _tool(icon: str, hint: str, act: Callable[[], object]) -> QToolButton:
+    button = QToolButton()
+    button.setProperty("buttonRole", "quiet")
+    button.setToolTip(hint)
+    button.setAccessibleName(hint)
+    set_icon(button, icon, "muted")
+    button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
+    button.clicked.connect(lambda _checked=False: act())
+    return button
 
 
 def _borders(span: Span, count: int) -> list[int]:

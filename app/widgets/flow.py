@@ -1,62 +1,51 @@
-"""A layout that breaks its line when there is no more room, as text does."""
+"""A row of parts that breaks its line when there is no more room, as text does."""
 
 from __future__ import annotations
 
-from PySide6.QtCore import QPoint, QRect, QSize, Qt
-from PySide6.QtWidgets import QLayout, QLayoutItem, QWidget
+from collections.abc import Sequence
+
+from PySide6.QtCore import QSize
+from PySide6.QtGui import QResizeEvent
+from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.theme import SPACE_1, SPACE_3
 
 
-class FlowLayout(QLayout):
-    """Items from left to right in as many lines as they need."""
+class FlowRow(QWidget):
+    """As many lines as its parts need at its width. It sets its height itself: layouts that ask for a height by width
+    take no notice of stretch factors."""
 
-    def __init__(self, parent: QWidget | None = None, gap: int = SPACE_3, line_gap: int = SPACE_1) -> None:
+    def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._items: list[QLayoutItem] = []
-        self._gap, self._line_gap = gap, line_gap
-        self.setContentsMargins(0, 0, 0, 0)
+        self._parts: list[QWidget] = []
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
+        self.setFixedHeight(0)
 
-    def addItem(self, item: QLayoutItem) -> None:
-        self._items.append(item)
+    def set_parts(self, parts: Sequence[QWidget]) -> None:
+        """Replace all parts; the old ones are deleted."""
+        for part in self._parts:
+            part.hide()
+            part.deleteLater()
+        self._parts = list(parts)
+        for part in self._parts:
+            part.setParent(self)
+            part.show()
+        self._place()
 
-    def count(self) -> int:
-        return len(self._items)
-
-    def itemAt(self, index: int) -> QLayoutItem | None:
-        return self._items[index] if 0 <= index < len(self._items) else None
-
-    def takeAt(self, index: int) -> QLayoutItem | None:
-        return self._items.pop(index) if 0 <= index < len(self._items) else None
-
-    def expandingDirections(self) -> Qt.Orientation:
-        return Qt.Orientation(0)
-
-    def hasHeightForWidth(self) -> bool:
-        return True
-
-    def heightForWidth(self, width: int) -> int:
-        return self._place(QRect(0, 0, width, 0), move=False)
-
-    def setGeometry(self, rect: QRect) -> None:
-        super().setGeometry(rect)
-        self._place(rect, move=True)
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._place()
 
     def sizeHint(self) -> QSize:
-        return self.minimumSize()
+        return QSize(0, self.height())
 
-    def minimumSize(self) -> QSize:
-        sizes = [item.minimumSize() for item in self._items]
-        return QSize(max((s.width() for s in sizes), default=0), max((s.height() for s in sizes), default=0))
-
-    def _place(self, rect: QRect, *, move: bool) -> int:
-        """Height that is needed; with `move` the items go to their places."""
-        x, y, line = rect.x(), rect.y(), 0
-        for item in self._items:
-            size = item.sizeHint()
-            if line and x + size.width() > rect.right() + 1:
-                x, y, line = rect.x(), y + line + self._line_gap, 0
-            if move:
-                item.setGeometry(QRect(QPoint(x, y), size))
-            x, line = x + size.width() + self._gap, max(line, size.height())
-        return y + line - rect.y()
+    def _place(self) -> None:
+        x, y, line = 0, 0, 0
+        for part in self._parts:
+            size = part.sizeHint()
+            if x and x + size.width() > self.width():
+                x, y, line = 0, y + line + SPACE_1, 0
+            part.setGeometry(x, y, size.width(), size.height())
+            x, line = x + size.width() + SPACE_3, max(line, size.height())
+        if y + line != self.height():
+            self.setFixedHeight(y + line)

@@ -18,8 +18,9 @@ from app.pages.inspect.state import InspectState
 from app.plots.model_map import MapTensor, ModelMap, ModelPicture
 from app.services import Services
 from app.theme import SPACE_2, SPACE_3
-from app.widgets.basics import Card, Splitter, label, quiet_button
+from app.widgets.basics import Card, label, quiet_button
 from app.widgets.calm import CalmCombo
+from app.widgets.folding import FoldingGrid, Part
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 from core.units import format_count, format_decimal, format_percent
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from core.tensor_info import TensorInfo
 
 WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Finer gain (dB)")
+FOLD = 380  # px of height below which map and table are tabs
 RATIO = 2  # the column that the table is sorted by at first
 REFRESH = 100  # ms between two pictures of the survey …
 CROWDED, CROWDED_REFRESH = 1000, 600  # … and with more tensors than this
@@ -102,18 +104,15 @@ class MapView(QWidget):
         row.addWidget(self.again)
         card = Card()
         card.add(self.map)
-        split = Splitter(SPACE_2)
-        split.setOrientation(Qt.Orientation.Vertical)
-        split.addWidget(card)
-        split.addWidget(self.table)
-        split.setStretchFactor(0, 3)
-        split.setStretchFactor(1, 2)
+        self.parts = FoldingGrid(
+            (Part("Map", card, 0, 0), Part("Table", self.table, 1, 0)), FOLD, (3, 2), "Map and table", beside=False
+        )
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_3)
         layout.addLayout(row)
         layout.addWidget(self.error)
-        layout.addWidget(split, 1)
+        layout.addWidget(self.parts, 1)
 
     def _connect(self) -> None:
         state = self._state

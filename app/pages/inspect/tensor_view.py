@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QStringListModel, Qt, QTimer
 from PySide6.QtGui import QHideEvent, QShowEvent
-from PySide6.QtWidgets import QButtonGroup, QGridLayout, QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QPushButton, QStackedWidget, QVBoxLayout, QWidget
 
 from app.jobs.inspect import (
     ERROR_KEY,
@@ -30,6 +30,7 @@ from app.services import Services
 from app.theme import SPACE_2, SPACE_3
 from app.widgets.basics import Card, label, quiet_button
 from app.widgets.calm import CalmCombo
+from app.widgets.folding import FoldingGrid, Part
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 from app.widgets.tiles import Tiles
@@ -38,6 +39,7 @@ from core.units import format_count, format_decibels, format_percent
 if TYPE_CHECKING:
     from core.inspect.error_map import ErrorMap
 
+FOLD = 440  # px of height below which the parts beside the heat map are tabs
 REST = 30  # ms without another choice before a tensor is read
 AXES = (("input", "Input channels (columns)"), ("output", "Output channels (rows)"))
 TABLE_WIDTHS = ("", "0.00000", "0.00000", "× median")
@@ -120,24 +122,24 @@ class TensorView(QWidget):
         self._tables.addWidget(self.channels)
         self._tables.addWidget(self.error_channels)
         self._table_title = label("Channels that stand out", "heading")
-        beside = QVBoxLayout()
+        ranked = QWidget()
+        beside = QVBoxLayout(ranked)
+        beside.setContentsMargins(0, 0, 0, 0)
         beside.setSpacing(SPACE_2)
         beside.addWidget(self._table_title)
         beside.addWidget(self._tables, 1)
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(SPACE_3)
-        grid.setVerticalSpacing(SPACE_2)
-        grid.addWidget(self.heat, 0, 0)
-        grid.addLayout(beside, 0, 1)
-        grid.addWidget(self.profile, 1, 0)
-        grid.addWidget(self.distribution, 1, 1)
-        for column in (0, 1):
-            grid.setColumnStretch(column, 1)
-        grid.setRowStretch(0, 4)
-        grid.setRowStretch(1, 3)
+        self.grid = FoldingGrid(
+            (
+                Part("Weights", self.heat, 0, 0),
+                Part("Channels", ranked, 0, 1),
+                Part("Profile", self.profile, 1, 0),
+                Part("Distribution", self.distribution, 1, 1),
+            ),
+            FOLD, (3, 2), "Parts of the tensor's view",
+        )  # fmt: skip
         card = Card()
         card.add(head)
-        card.add(grid, 1)
+        card.add(self.grid, 1)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_2)
@@ -339,12 +341,12 @@ class TensorView(QWidget):
                 return
             matrix = CellsMatrix(found.cells, found.row_edges, found.column_edges)
             seen = "" if found.done >= 1 else f"So far {format_percent(found.done, 0)} of the rows are quantized."
-            title = f"|error| of {tensor.name} in {found.format}"
+            title = f"|error| of {_short(tensor.name)} in {found.format}"
             self.heat.show_picture(HeatPicture(title, matrix, "|error|", ERRORS, True, found.stats.max_error, seen))
         else:
             lost = reply.statistics.nonfinite
             note = f"{format_count(lost)} values are not finite (NaN or Inf), drawn in red." if lost else ""
-            title = f"|w| of {tensor.name}"
+            title = f"|w| of {_short(tensor.name)}"
             self.heat.show_picture(HeatPicture(title, reply.pyramid, top=reply.statistics.amax, note=note))
         rows = [c.index for c in reply.outliers if c.axis == "output"]
         columns = [c.index for c in reply.outliers if c.axis == "input"]
@@ -357,7 +359,7 @@ class TensorView(QWidget):
         reply, tensor, axis = self._reply, self._state.tensor, self._axis()
         if reply is None or tensor is None:
             return
-        title = f"{AXES[self.axis.currentIndex()][1]} of {tensor.name}"
+        title = f"{AXES[self.axis.currentIndex()][1]} of {_short(tensor.name)}"
         if self.error_button.isChecked():
             if self._error is None:
                 return
@@ -381,7 +383,7 @@ class TensorView(QWidget):
             return
         s = reply.statistics
         shown = Distribution(
-            f"Distribution of {tensor.name}", magnitude_edges(), s.histogram[1:-1], s.zeros, s.nonfinite
+            f"Distribution of {_short(tensor.name)}", magnitude_edges(), s.histogram[1:-1], s.zeros, s.nonfinite
         )
         if made is not None and made.quantized:
             levels = tuple(
@@ -449,6 +451,11 @@ def _switch(text: str, hint: str) -> QPushButton:
     button.setToolTip(hint)
     button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
     return button
+
+
+def _short(name: str) -> str:
+    """Without what all names have in common: 'layers.3.mlp.down_proj'."""
+    return name.removeprefix("model.").removesuffix(".weight")
 
 
 def _median(values: Any) -> float:
