@@ -21,7 +21,7 @@ from app.widgets.basics import button
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 from core.errors import UserError
-from core.plan import Plan
+from core.plan import Plan, TensorPlan
 from core.recipe import Recipe
 
 WIDEST = 380  # px that an area's contents can ask for; the smallest window has two of these
@@ -29,10 +29,12 @@ FILTER = "Recipes (*.json);;All files (*)"
 
 
 class AdvancedPanel(QWidget):
-    """`edited(recipe)` when anything is changed; `tensor_chosen(name)` when a tensor of the plan is selected."""
+    """`edited(recipe)` when anything is changed; `tensor_chosen(name)` when a tensor of the plan is selected;
+    `inspect_asked(name)`, a name of the source, when somebody wants to see it."""
 
     edited = Signal(object)
     tensor_chosen = Signal(str)
+    inspect_asked = Signal(str)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -74,6 +76,10 @@ class AdvancedPanel(QWidget):
         layout.addLayout(files)
         for panel in (self.formats, self.numbers, self.keep, self.rules):
             panel.edited.connect(self.edited)
+        self.tensors.add_row_action(
+            "Inspect", "search", "Show this tensor's weights, channels and error on the Inspect page", self._inspect
+        )
+        self.tensors.row_activated.connect(self._inspect)
         self.tensors.row_chosen.connect(lambda row: self.tensor_chosen.emit(row.name))
 
     def show_model(self, session: Session) -> None:
@@ -97,6 +103,10 @@ class AdvancedPanel(QWidget):
         """The recipe gives no file: nothing of another one stays in view."""
         self.tensors.model.set_rows(())
         self.keep.show_costs({})
+
+    def _inspect(self, tensor: TensorPlan) -> None:
+        if tensor.source.sources:
+            self.inspect_asked.emit(tensor.source.sources[0].name)
 
     def read_recipe(self, path: Path) -> None:
         """Take a recipe from a file. What is wrong with it is said in place."""
