@@ -73,7 +73,8 @@ def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
         found = read_packed(place, stored, how, t.format.name)
     else:
         found = read_blocks(place, stored, t.source_dtype if t.format is None else t.format.name)
-    original = read_mapped(checkpoint, t.source, row, row + 1, found.columns)[0]
+    whole = read_mapped(checkpoint, t.source, row, row + 1, block.columns)[0]  # a source's blocks may be larger
+    original = whole[found.columns[0] - block.columns[0] : found.columns[1] - block.columns[0]]
     return with_original(replace(found, source=source_row(t.source, row, found.columns)), original)
 
 

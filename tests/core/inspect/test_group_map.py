@@ -184,6 +184,37 @@ def test_a_norms_offset_is_said_and_undone(tmp_path):
         np.testing.assert_array_equal(g.error, 0)
 
 
+@pytest.mark.parametrize("kind", ["NVFP4", "Q6_K", "Q4_K"])
+def test_a_source_that_is_quantized_in_larger_blocks(llama, kind, tmp_path):
+    converted(llama, gguf_recipe("Q4_K"), tmp_path / "source.gguf")
+    with open_checkpoint(tmp_path / "source.gguf") as source:
+        output = tmp_path / "out.gguf"
+        plan = converted(source, gguf_recipe(kind), output)
+        index = next(i for i, t in enumerate(plan.tensors) if t.name == "blk.0.ffn_up.weight")
+        g = planned_group(source, plan, index, 7, 120)
+        check_bytes(g, output)
+        assert (g.source.tensor, g.source.row) == ("blk.0.ffn_up.weight", 7)
+        want = source.read_rows(source.tensor(g.source.tensor), 7, 8)[0, slice(*g.columns)]
+        np.testing.assert_array_equal(g.original, want)
+        assert (kind == "Q4_K") == bool(np.all(g.error == 0))
+
+
+def test_long_rows_are_read_in_pieces(llama, monkeypatch):
+    from core.inspect import group_map as module
+
+    for scheme in ("w4a16-g64-asym", "w8a16-channel"):
+        plan = make_plan(llama, Recipe(scheme, Method.ROUND))
+        index = next(i for i, t in enumerate(plan.tensors) if t.name.endswith("o_proj.weight"))
+        want = planned_group(llama, plan, index, 77, 200)
+        with monkeypatch.context() as patched:
+            for place in (module, __import__("core.blocks", fromlist=["blocks"])):
+                patched.setattr(place, "LONG_ROW", 128)
+            patched.setattr(module, "PIECE", 128)
+            found = planned_group(llama, plan, index, 77, 200)
+        assert found.fields == want.fields
+        np.testing.assert_array_equal(found.original, want.original)
+
+
 def test_a_whole_row_with_one_scale_is_shown_by_the_window(llama):
     plan = make_plan(llama, Recipe("w4a16-channel"))
     index = next(i for i, t in enumerate(plan.tensors) if t.name.endswith("q_proj.weight"))
