@@ -41,9 +41,11 @@ def channel_ratios(stats: ChannelStats) -> np.ndarray:
 
 
 def rank_channels(stats: ChannelStats, count: int = 50) -> tuple[OutlierChannel, ...]:
-    """The `count` channels of largest ratio, largest first, those of one ratio by largest |x|, then by index."""
+    """The `count` channels of largest |x|, and so of largest ratio, largest first; equal ones by index."""
     ratios = channel_ratios(stats)
-    order = np.lexsort((np.arange(len(ratios)), -stats.max, -ratios))[:count]
+    if count == 1 and len(ratios):
+        return (_channel(stats, ratios, int(np.argmax(stats.max))),)
+    order = np.argsort(-stats.max, kind="stable")[:count]
     return tuple(_channel(stats, ratios, int(i)) for i in order)
 
 

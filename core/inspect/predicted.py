@@ -13,7 +13,6 @@ from core.checkpoint.base import Checkpoint
 from core.contract import NumericContract, PerBlock, PerGroup, SuperBlock
 from core.errors import UserError
 from core.formats import EncodeOptions, Method
-from core.metrics.error import ErrorSum
 from core.models.read_mapped import read_mapped
 from core.plan import Plan, TensorPlan
 from core.preview import round_trip, sample_ranges
@@ -85,35 +84,30 @@ def predict(
 
     Raises UserError when the source can not be read, Cancelled.
     """
-    total, coarse, fine = ErrorSum(), [0.0, 0.0], [0.0, 0.0]
+    signal, noise, coarse, fine = 0.0, 0.0, [0.0, 0.0], [0.0, 0.0]
     sampled, problem = 0, ""
     share = size // len(tensors)
     for tensor in tensors:
-        blocks = []
-        for first, last, columns in sample_ranges(tensor, share):
-            token.check()
-            blocks.append(read_mapped(checkpoint, tensor.source, first, last, columns))
-        sampled += sum(b.size for b in blocks)
-        if tensor.format is None:
+        token.check()
+        ranges = sample_ranges(tensor, share)  # all equally wide
+        rows = np.concatenate([read_mapped(checkpoint, tensor.source, *r) for r in ranges])
+        sampled += rows.size
+        if tensor.format is None or not rows.size:
             continue
-        largest = max((float(ops.scan(b).amax) for b in blocks), default=0.0) if amax is None else amax
-        options = EncodeOptions(method=method, amax=largest)
-        groups = finer_groups(tensor.format.contract, tensor.columns)
-        for block in blocks:
+        token.check()
+        largest = float(ops.scan(rows).amax) if amax is None else amax
+        try:
+            sums = ops.error_stats(rows, round_trip(tensor, rows, EncodeOptions(method=method, amax=largest)))
+        except UserError as error:
+            problem = error.message
+            break
+        signal, noise = signal + sums.source_squares, noise + sums.error_squares
+        if groups := finer_groups(tensor.format.contract, tensor.columns):
             token.check()
-            try:
-                sums = ops.error_stats(block, round_trip(tensor, block, options))
-            except UserError as error:
-                problem = error.message
-                break
-            total.values += sums.finite
-            total.source_squares += sums.source_squares
-            total.error_squares += sums.error_squares
-            if groups and block.size:
-                _add_rounded(coarse, block, groups[0], groups[1])
-                _add_rounded(fine, block, groups[0], groups[2])
-    snr = 0.0 if problem else _decibels(total.source_squares, total.error_squares)
-    nrmse = 0.0 if problem else _ratio(total.source_squares, total.error_squares)
+            _add_rounded(coarse, rows, groups[0], groups[1])
+            _add_rounded(fine, rows, groups[0], groups[2])
+    snr = 0.0 if problem else _decibels(signal, noise)
+    nrmse = 0.0 if problem else _ratio(signal, noise)
     gain = None
     if coarse[1] > 0 and fine[1] > 0 and not problem:
         gain = _decibels(*fine) - _decibels(*coarse)
@@ -136,11 +130,11 @@ def finer_groups(contract: NumericContract, columns: int) -> tuple[int, int, int
     return min(8, max(2, round(contract.bits))), group, finer
 
 
-def _add_rounded(sums: list[float], block: np.ndarray, bits: int, group: int) -> None:
-    if block.shape[1] % group:  # a piece of a long row: its scale is its own
-        group = block.shape[1]
-    codes, scales, zeros = ops.encode_groups(block, bits, group, True, "F32", search=False)
-    found = ops.error_stats(block, ops.decode_groups(codes, scales, zeros, bits, group))
+def _add_rounded(sums: list[float], rows: np.ndarray, bits: int, group: int) -> None:
+    if rows.shape[1] % group:  # a piece of a long row: its scale is its own
+        group = rows.shape[1]
+    codes, scales, zeros = ops.encode_groups(rows, bits, group, True, "F32", search=False)
+    found = ops.error_stats(rows, ops.decode_groups(codes, scales, zeros, bits, group))
     sums[0] += found.source_squares
     sums[1] += found.error_squares
 

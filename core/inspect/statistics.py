@@ -165,28 +165,32 @@ class ValueSums:
 
     def statistics(self, name: str, shape: tuple[int, ...]) -> ValueStatistics:
         """The figures of everything added."""
-        levels = _levels("BF16" if self.dtype == "F32" else self.dtype)  # F32's upper 16 bits are a BF16
-        real = np.isfinite(levels)
-        counts = np.where(real, self._counts, 0)
-        finite = int(counts.sum())
-        magnitudes, each = levels[: 1 << 15], counts[: 1 << 15] + counts[1 << 15 :]
+        levels, infinity, bins = _levels("BF16" if self.dtype == "F32" else self.dtype)  # F32: of its upper 16 bits
+        each = self._counts[: 1 << 15] + self._counts[1 << 15 :]
+        seen = np.flatnonzero(each[:infinity])  # rising magnitudes
+        magnitudes, each, total = levels[seen], each[seen], int(each.sum())
+        finite = int(each.sum())
         exact = self.dtype != "F32"
+        zeros = self._zeros
+        low, high = (self._low, self._high) if finite and not exact else (0.0, 0.0)
         if exact:
-            seen = levels[counts > 0]
-            self._low, self._high = (float(seen.min()), float(seen.max())) if finite else (0.0, 0.0)
-            self._zeros = int(counts[_ZEROS].sum())
-        low, high = (self._low, self._high) if finite else (0.0, 0.0)
-        mean, second, fourth = _moments(levels[real], counts[real]) if exact else self._central(finite)
+            zeros = int(self._counts[_ZEROS].sum())
+            positive, negative = self._counts[seen], self._counts[seen + (1 << 15)]
+            values, times = np.concatenate([-magnitudes, magnitudes]), np.concatenate([negative, positive])
+            some = values[times > 0]
+            low, high = (float(some.min()), float(some.max())) if finite else (0.0, 0.0)
+        mean, second, fourth = _moments(values, times) if exact else self._central(finite)
         amax = max(-low, high)
-        p999 = _percentile(magnitudes, each, finite, amax, exact)
-        each[0] -= self._zeros
+        p999 = _percentile(seen, each, finite, amax, levels, exact)
+        if len(seen) and seen[0] == 0:
+            each[0] -= zeros
         return ValueStatistics(
             name=name,
             shape=shape,
-            values=int(self._counts.sum()),
+            values=total,
             finite=finite,
-            nonfinite=int(self._counts.sum()) - finite,
-            zeros=self._zeros,
+            nonfinite=total - finite,
+            zeros=zeros,
             min=low + 0.0,
             max=high + 0.0,
             amax=amax,
@@ -195,7 +199,7 @@ class ValueSums:
             kurtosis=fourth / second**2 if second > 0 and low < high else 0.0,
             p999=p999,
             outlier_ratio=amax / p999 if p999 else (math.inf if amax else 1.0),
-            histogram=_histogram(magnitudes, each),
+            histogram=np.bincount(bins[seen], each, MAGNITUDE_BINS + 2).astype(np.int64),
         )
 
     def _central(self, finite: int) -> tuple[float, float, float]:
@@ -304,41 +308,35 @@ def find_pivot(matrix: Matrix) -> float:
 
 
 @cache
-def _levels(dtype: str) -> np.ndarray:
-    """float64 [65536]: the value of each pattern of a 16-bit type."""
+def _levels(dtype: str) -> tuple[np.ndarray, int, np.ndarray]:
+    """Of the magnitudes of a 16-bit type, in the order of their bits: values, float64 [32768]; the number of Inf, after
+    which come NaN only; the bins they are counted in."""
     with np.errstate(invalid="ignore"):  # of NaN
-        return to_values(np.arange(1 << 16, dtype=np.uint16)[None], dtype)[0].astype(np.float64)
+        levels = to_values(np.arange(1 << 15, dtype=np.uint16)[None], dtype)[0].astype(np.float64)
+    return levels, int(np.flatnonzero(np.isinf(levels))[0]), np.searchsorted(magnitude_edges(), levels, side="right")
 
 
-def _moments(levels: np.ndarray, counts: np.ndarray) -> tuple[float, float, float]:
+def _moments(values: np.ndarray, times: np.ndarray) -> tuple[float, float, float]:
     """Mean, second and fourth central moment of values that occur so many times."""
-    some = counts > 0
-    levels, counts = levels[some], counts[some]
-    total = counts.sum()
+    total = times.sum()
     if not total:
         return 0.0, 0.0, 0.0
-    mean = float((levels * counts).sum() / total)
-    square = (levels - mean) ** 2
-    return mean, float((square * counts).sum() / total), float((square * square * counts).sum() / total)
+    mean = float((values * times).sum() / total)
+    square = (values - mean) ** 2
+    return mean, float((square * times).sum() / total), float((square * square * times).sum() / total)
 
 
-def _percentile(magnitudes: np.ndarray, counts: np.ndarray, finite: int, amax: float, exact: bool) -> float:
-    """The 99.9th percentile of |x| from the counts of the magnitudes, in rising order."""
+def _percentile(
+    seen: np.ndarray, counts: np.ndarray, finite: int, amax: float, levels: np.ndarray, exact: bool
+) -> float:
+    """The 99.9th percentile of |x|. seen: numbers of the magnitudes that occur, rising; counts: how often."""
     if not finite:
         return 0.0
     rank = (999 * finite + 999) // 1000
     below = np.cumsum(counts)
     at = int(np.searchsorted(below, rank))
-    low = float(magnitudes[at])
+    low, high = float(levels[seen[at]]), float(levels[seen[at] + 1])
     if exact:
         return low
     into = (rank - (below[at] - counts[at])) / counts[at]
-    high = float(magnitudes[at + 1]) if np.isfinite(magnitudes[at + 1]) else amax
-    return min(amax, low + (high - low) * float(into))
-
-
-def _histogram(magnitudes: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """counts of magnitudes in the bins of `ValueStatistics.histogram`; those of 0 are left out."""
-    bins = np.searchsorted(magnitude_edges(), magnitudes, side="right")
-    bins[~np.isfinite(magnitudes)] = 0  # none are counted
-    return np.bincount(bins, counts, MAGNITUDE_BINS + 2).astype(np.int64)
+    return min(amax, low + (min(high, amax) - low) * float(into))

@@ -1,9 +1,10 @@
 """Inspect: time from a click on a tensor to its statistics and picture, of panning, and the rate of a whole model.
 
-    python tests/benchmarks/inspect_rate.py [--rows 4096] [--columns 14336] [--layers 4] [--to Q4_K_M] [--dtype BF16]
+    python tests/benchmarks/inspect_rate.py [--rows 4096] [--columns 14336] [--layers 3] [--to Q4_K_M,Q8_0]
 
 Makes random weights in a folder of its own and removes them. Files are in the system's page cache, as after a download;
-a disk slower than the rate shown is what limits a first pass. Memory is the growth of the process at its peak.
+a disk slower than the rate shown is what limits a first pass. Memory is the growth of the process at its peak. CPU time
+tells what another program on the same cores did not take: over the number of cores, it is the time of an idle machine.
 """
 
 from __future__ import annotations
@@ -24,15 +25,18 @@ from typing import Self
 import numpy as np
 import psutil
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
 
+from core.checkpoint.base import Checkpoint
 from core.checkpoint.opening import open_checkpoint
 from core.inspect.statistics import inspect_tensor
 from core.inspect.survey import survey
-from core.plan import make_plan
+from core.plan import Plan, make_plan
 from core.progress import CancelToken
 from core.recipe import Recipe
+from core.threads import worker_count
 from kernels import ops
+from tiny_models import byte_tokens, tokenizer_json
 
 SIZES = {"BF16": 2, "F16": 2, "F32": 4}
 
@@ -63,14 +67,16 @@ def write_model(folder: Path, dtype: str, layers: int, rows: int, columns: int) 
     hidden = min(rows, columns)
     wide = max(rows, columns)
     heads = max(1, hidden // 128)
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (1024, hidden)}
+    tokens = ["<|start|>", "<|end|>", *byte_tokens(), "Ġt", "he"]
+    tokens += [f"<|x{i}|>" for i in range(-len(tokens) % 32)]
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (len(tokens), hidden)}
     for i in range(layers):
         base = f"model.layers.{i}."
         shapes |= {base + f"self_attn.{p}_proj.weight": (hidden, hidden) for p in "qkvo"}
         shapes |= {base + f"mlp.{p}_proj.weight": (wide, hidden) for p in ("gate", "up")}
         shapes[base + "mlp.down_proj.weight"] = (hidden, wide)
         shapes |= {base + f"{n}.weight": (hidden,) for n in ("input_layernorm", "post_attention_layernorm")}
-    shapes |= {"model.norm.weight": (hidden,), "lm_head.weight": (1024, hidden)}
+    shapes |= {"model.norm.weight": (hidden,), "lm_head.weight": (len(tokens), hidden)}
     header: dict[str, object] = {}
     at = 0
     for name, shape in shapes.items():
@@ -87,20 +93,28 @@ def write_model(folder: Path, dtype: str, layers: int, rows: int, columns: int) 
             at -= pool.size
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "intermediate_size": wide,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": 1024,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": len(tokens),
         "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "max_position_embeddings": 2048, "rope_theta": 10000.0,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(tokens)))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|start|>", "eos_token": "<|end|>"}))
     return folder
 
 
-def median_ms(call: Callable[[], object], times: int) -> float:
-    taken = []
+def median_ms(call: Callable[[], object], times: int) -> tuple[float, float]:
+    """Of wall time and of CPU time, all threads together."""
+    wall, cpu = [], []
     for _ in range(times):
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         call()
-        taken.append(time.perf_counter() - start)
-    return 1e3 * statistics.median(taken)
+        wall.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - busy)
+    return 1e3 * statistics.median(wall), 1e3 * statistics.median(cpu)
+
+
+def shown(taken: tuple[float, float]) -> str:
+    return f"{taken[0]:.1f} ms, CPU time {taken[1]:.1f} ms"
 
 
 def main() -> None:
@@ -109,9 +123,8 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=14336)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--dtype", choices=sorted(SIZES), default="BF16")
-    parser.add_argument("--to", default="Q4_K_M")
+    parser.add_argument("--to", default="Q4_K_M,w4a16-g128", help="targets whose errors are predicted")
     parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--plan", action="store_true", help="only the pass that predicts errors")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = write_model(Path(scratch), options.dtype, options.layers, options.rows, options.columns)
@@ -119,39 +132,43 @@ def main() -> None:
             show(checkpoint, options, Path(scratch) / "cache")
 
 
-def show(checkpoint, options: argparse.Namespace, cache: Path) -> None:
-    name = (
-        "model.layers.0.mlp.down_proj.weight" if options.rows < options.columns else "model.layers.0.mlp.up_proj.weight"
-    )
-    tensor = checkpoint.tensor(name)
-    say(f"{tensor.shape} {tensor.dtype}, {tensor.nbytes / 1e6:.0f} MB")
+def show(checkpoint: Checkpoint, options: argparse.Namespace, cache: Path) -> None:
+    projection = "down" if options.rows < options.columns else "up"
+    tensor = checkpoint.tensor(f"model.layers.0.mlp.{projection}_proj.weight")
+    say(f"{tensor.shape} {tensor.dtype}, {tensor.nbytes / 1e6:.0f} MB; {worker_count()} cores")
     with Peak() as peak:
-        found, pyramid = inspect_tensor(checkpoint, tensor, CancelToken())
+        pyramid = inspect_tensor(checkpoint, tensor, CancelToken())[1]
     say(f"memory of a tensor: {peak.bytes / 1e6:.0f} MB at the peak, {pyramid.nbytes / 1e6:.0f} MB held")
     took = median_ms(lambda: inspect_tensor(checkpoint, tensor, CancelToken()), options.times)
-    say(f"statistics and picture: {took:.0f} ms (at most 400)")
-    rows, columns = tensor.rows, tensor.columns
+    say(f"statistics and picture: {shown(took)} (at most 400)")
     for label, share in (("whole", 1), ("half", 2), ("eighth", 8)):
-        h, w = rows // share, columns // share
-        took = median_ms(partial(pyramid.pooled, (0, h), (0, w), 600, 1000), 4 * options.times)
-        say(f"a 1000 × 600 picture of the {label} tensor: {took:.1f} ms (at most 33)")
-    del found, pyramid
-    plans = [None] if not options.plan else []
-    plans.append(make_plan(checkpoint, Recipe(target=options.to)))
-    for plan in plans:
-        rates, first = [], []
+        window = (0, tensor.rows // share), (0, tensor.columns // share)
+        took = median_ms(partial(pyramid.pooled, *window, 600, 1000), 4 * options.times)
+        say(f"a 1000 × 600 picture of the {label} tensor: {shown(took)} (at most 33)")
+    del pyramid
+    for target in (None, *options.to.split(",")):
+        plan = make_plan(checkpoint, Recipe(target=target)) if target else None
+        folders = iter(cache / f"{target}{i}" for i in range(options.times))
+        first: list[float] = []
         with Peak() as peak:
-            for i in range(options.times):
-                start, seen = time.perf_counter(), 0.0
-                for _ in survey(checkpoint, plan, CancelToken(), cache / f"{plan is None}{i}"):
-                    seen = seen or time.perf_counter() - start
-                rates.append(checkpoint.total_bytes / (time.perf_counter() - start) / 1e9)
-                first.append(seen)
-        kind = f"with predicted errors in {options.to}" if plan else "statistics only"
-        say(f"whole model, {kind}: {statistics.median(rates):.2f} GB/s (at least 0.5), first row after "
-            f"{1e3 * statistics.median(first):.0f} ms, {peak.bytes / 1e6:.0f} MB")  # fmt: skip
-    again = median_ms(lambda: list(survey(checkpoint, plan, CancelToken(), cache / "False0")), 3)
-    say(f"the same again, from the cache: {again:.0f} ms")
+            took = median_ms(lambda p=plan, f=folders, s=first: survey_once(checkpoint, p, next(f), s), options.times)
+        rate, best = (checkpoint.total_bytes / t / 1e6 for t in (took[0], took[1] / worker_count()))
+        say(
+            f"whole model, {f'errors in {target}' if target else 'statistics only'}: {rate:.2f} GB/s, by CPU time "
+            f"{best:.2f} (at least 0.5), first row after {1e3 * statistics.median(first):.0f} ms, "
+            f"{peak.bytes / 1e6:.0f} MB"
+        )
+    took = median_ms(lambda: list(survey(checkpoint, plan, CancelToken(), cache / f"{target}0")), 3)
+    say(f"the same again, from the cache: {shown(took)}")
+
+
+def survey_once(checkpoint: Checkpoint, plan: Plan | None, cache: Path, first: list[float]) -> None:
+    start = time.perf_counter()
+    rows = survey(checkpoint, plan, CancelToken(), cache)
+    next(rows)
+    first.append(time.perf_counter() - start)
+    for _ in rows:
+        pass
 
 
 def say(line: str) -> None:
