@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 
 from PySide6.QtCore import QStringListModel, QTimer
 from PySide6.QtWidgets import (
@@ -50,10 +49,6 @@ VIEWS = (
 PANEL = "remedies:RemediesPanel"  # beside every view
 
 
-def _exists(made: str) -> bool:
-    return find_spec(f"app.pages.inspect.{made.split(':')[0]}") is not None
-
-
 class InspectPage(Page):
     """Tabs over one `InspectState`; a view is made when it is first shown."""
 
@@ -67,7 +62,7 @@ class InspectPage(Page):
         super().__init__(services, parent, made)
         self.state = InspectState(services.session, self)
         self.views: dict[str, QWidget] = {}
-        self._specs = [spec for spec in VIEWS if _exists(spec.made)]
+        self._places: dict[str, int] = {}  # number of each tensor in the chooser
         self._make_parts()
         self._lay_out()
         state = self.state
@@ -87,6 +82,7 @@ class InspectPage(Page):
         return self._empty, self._head, self.tabs.tabBar()
 
     def shown(self) -> None:
+        self._show_formats()
         QTimer.singleShot(1, self, self._make_current)  # the page is painted before
 
     def look_at(self, name: str) -> None:
@@ -95,7 +91,7 @@ class InspectPage(Page):
 
     def show_view(self, key: str) -> None:
         """'map', 'tensor', 'activations', 'group' or 'compare'."""
-        self.tabs.setCurrentIndex([spec.key for spec in self._specs].index(key))
+        self.tabs.setCurrentIndex([spec.key for spec in VIEWS].index(key))
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
@@ -122,7 +118,6 @@ class InspectPage(Page):
         self.format.activated.connect(lambda row: self.state.choose_format(self.format.itemData(row)))
         self.findings = button("Findings", self._toggle_panel, icon="list", hint="What stands out, and remedies for it")
         self.findings.setCheckable(True)
-        self.findings.setVisible(_exists(PANEL))
 
     def _lay_out(self) -> None:
         self._empty = EmptyState(
@@ -153,7 +148,7 @@ class InspectPage(Page):
         self.tabs.tabBar().setAccessibleName("Views of the model")
         self.tabs.setDocumentMode(True)  # no frame, whether or not the style sheet has come
         self.tabs.tabBar().setDrawBase(False)
-        for number, spec in enumerate(self._specs):
+        for number, spec in enumerate(VIEWS):
             self.tabs.addTab(_Holder(), spec.title)
             self.tabs.setTabToolTip(number, spec.hint)
         self.tabs.currentChanged.connect(lambda _number: self._make_current())
@@ -182,9 +177,9 @@ class InspectPage(Page):
     def _make_current(self) -> None:
         """Make the view in front, if somebody looks at it and it does not exist yet."""
         number = self.tabs.currentIndex()
-        if not self._loaded.isVisible() or number < 0 or self._specs[number].key in self.views:
+        if not self._loaded.isVisible() or number < 0 or VIEWS[number].key in self.views:
             return
-        spec = self._specs[number]
+        spec = VIEWS[number]
         self.views[spec.key] = self._make(spec.made, self.tabs.widget(number))
 
     def _make(self, made: str, holder: QWidget) -> QWidget:
@@ -209,6 +204,7 @@ class InspectPage(Page):
         checkpoint = self.state.checkpoint
         self._stack.setCurrentWidget(self._loaded if checkpoint is not None else self._empty)
         names = [t.name for t in checkpoint.tensors] if checkpoint is not None else []
+        self._places = {name: place for place, name in enumerate(names)}
         self.tensor.setModel(QStringListModel(names, self.tensor))
         self._on_tensor()
         if self.isVisible():
@@ -217,7 +213,7 @@ class InspectPage(Page):
     def _on_tensor(self) -> None:
         tensor = self.state.tensor
         if tensor is not None:
-            self.tensor.setCurrentIndex(self.tensor.findText(tensor.name))
+            self.tensor.setCurrentIndex(self._places.get(tensor.name, -1))
         experts = tensor.experts if tensor is not None else 0
         for part in (self.expert_word, self.expert):
             part.setVisible(experts > 0)
@@ -232,6 +228,8 @@ class InspectPage(Page):
             self.state.choose(self.state.tensor.name, number)
 
     def _show_formats(self) -> None:
+        if not self.isVisible():
+            return  # it is asked again when the page is shown
         from core.formats import FORMATS  # loads the kernels, which the first picture does not wait for
 
         planned = self.state.planned()
