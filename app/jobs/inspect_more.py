@@ -28,6 +28,7 @@ COMPARE_KEY = "inspect-compare"
 FINDINGS_KEY = "inspect-findings"
 REMEDIES_KEY = "inspect-remedies"
 
+AS_IN_FILE = "file"  # GroupAsk.opened: as the open file has it, before anything is converted
 SPAN = 256  # columns under several granularities at once
 MOST_TEXT = 1 << 20  # characters of a text file that are read
 MOST_ROWS = 64  # of a tensor that are read to show it under one scale; more only for what their range adds
@@ -38,7 +39,7 @@ class GroupAsk:
     """Which group: row and column of the tensor as the plan writes it, '' as format for the plan's own.
 
     bits, symmetric: of the granularities side by side. opened: the granularity whose group is looked at, by its name;
-    '' for the group as the format stores it.
+    '' for the group as the format stores it, AS_IN_FILE for the group as the open file has it.
     """
 
     row: int
@@ -93,8 +94,8 @@ def group_work(
         rows, columns = (tensor.rows, tensor.columns) if mapped is None else (mapped.rows, mapped.columns)
         row, column = min(ask.row, rows - 1), min(ask.column, columns - 1)
         try:
-            if plan is None or number is None:
-                group = stored_group(checkpoint, tensor, row, column)
+            if plan is None or number is None or ask.opened == AS_IN_FILE:
+                group = stored_group(checkpoint, tensor, min(row, tensor.rows - 1), column)
             else:
                 chosen, number = plan_in_format(checkpoint, plan, number, ask.format_name)
                 token.check()

@@ -6,6 +6,7 @@ from PySide6.QtCore import Signal
 from PySide6.QtGui import QResizeEvent, QStandardItemModel
 from PySide6.QtWidgets import QBoxLayout, QCheckBox, QHBoxLayout, QSpinBox, QWidget
 
+from app.jobs.inspect_more import AS_IN_FILE
 from app.theme import SPACE_2, SPACE_4
 from app.widgets.basics import number_box
 from app.widgets.calm import CalmCombo
@@ -14,6 +15,7 @@ from app.widgets.text import explain, term
 STORED = ""  # the granularity that the format has
 GRANULARITIES = (
     ("as the format stores it", STORED),
+    ("as the open file has it", AS_IN_FILE),
     ("per tensor", "per tensor"),
     ("per channel", "per channel"),
     ("groups of 128", "groups of 128"),
@@ -84,8 +86,9 @@ class GroupControls(QWidget):
         """Made-up data is in no file: there is no format to store it."""
         model = self.granularity.model()
         assert isinstance(model, QStandardItemModel)
-        model.item(0).setEnabled(not on)
-        if on and self.opened == STORED:
+        for row in range(2):
+            model.item(row).setEnabled(not on)
+        if on and self.opened in (STORED, AS_IN_FILE):
             self.set_granularity("groups of 32")
         elif not on:
             self.set_granularity(STORED)
@@ -115,7 +118,7 @@ class GroupControls(QWidget):
         self.scheme_changed.emit()
 
     def _show_what_counts(self) -> None:
-        self._numbers.setVisible(self._side_by_side or self.opened != STORED)
+        self._numbers.setVisible(self._side_by_side or self.opened not in (STORED, AS_IN_FILE))
         self._scheme.setVisible(not self._side_by_side)
         self._fit()
 

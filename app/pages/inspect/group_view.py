@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, QTimer
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QTabWidget, QVBoxLayout, QWidget
 
-from app.jobs.inspect_more import GROUP_KEY, GroupAsk, GroupReply, group_work, teaching_work
+from app.jobs.inspect_more import AS_IN_FILE, GROUP_KEY, GroupAsk, GroupReply, group_work, teaching_work
 from app.models.table import Column, RowsModel
 from app.models.table_view import TablePanel
 from app.pages.inspect.byte_strip import ByteArea
@@ -221,21 +221,22 @@ class GroupView(QWidget):
         else:
             self._blank()
             return
-        self._stale = False
         self._services.jobs.run(
             "Look at a group", work, self._on_reply, self._on_error, latest_key=GROUP_KEY, owner=self
         )
 
     def _on_error(self, error: BaseException) -> None:
+        self._stale = False
         self._blank()
         self.error.show_error(error)
 
     def _on_reply(self, reply: GroupReply) -> None:
+        self._stale = False
         self.error.hide()
         group: ShownGroup | None = None
         if reply.opened is not None:
             group = from_variant(reply.opened, reply.row)
-        elif reply.group is not None and self.controls.opened == STORED:
+        elif reply.group is not None and self.controls.opened in (STORED, AS_IN_FILE):
             group = from_map(reply.group, reply.levels)
         self._show_problem(reply, group)
         self.controls.set_rows(reply.rows, reply.row)

@@ -145,7 +145,6 @@ class RemediesPanel(QWidget):
         if checkpoint is None or plan is None or not survey or not self.isVisible():
             self._show_findings(())
             return
-        self._stale = False
         self._services.jobs.run(
             "Look for findings", findings_work(checkpoint, survey.values(), plan), self._show_findings, self._on_error,
             lambda found: self._show_findings(found[-1].findings), latest_key=FINDINGS_KEY, owner=self,
@@ -153,6 +152,7 @@ class RemediesPanel(QWidget):
 
     def _show_findings(self, found: tuple[Any, ...]) -> None:
         """Replace the list; the finding that is looked at stays chosen if it is still there."""
+        self._stale = not found
         kept = _key(self.chosen) if self.chosen is not None else None
         self.findings = found
         self.list.blockSignals(True)

@@ -1,0 +1,164 @@
+"""Findings and remedies: a planted outlier is found, its remedy clicked, the recipe says why, and it can be undone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import write_llama
+from window_help import LONG, click, controls, longest_block, open_recipe, wait_plan
+
+from app.pages.inspect.remedies import Change
+from core.errors import UserError
+from core.formats import Method
+from core.recipe import Recipe, Rule
+
+pytestmark = pytest.mark.gui
+SPOILT, CHANNEL = "model.layers.1.mlp.down_proj.weight", 37
+
+
+def plant(tensors: dict[str, Any]) -> None:
+    """One input channel of one tensor is 40 times the others."""
+    tensors[SPOILT][:, CHANNEL] *= 40
+
+
+@pytest.fixture
+def panel(window, qtbot, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """The panel beside the map, with findings of a model of 4 bits with a planted outlier."""
+    recipe = open_recipe(window, qtbot, write_llama(tmp_path / "planted", change=plant))
+    recipe.set_recipe(Recipe(target="Q4_0"))
+    wait_plan(window, qtbot, "Q4_0")
+    window.show_page("inspect")
+    page = window.page("inspect")
+    qtbot.wait(10)
+    page.show_view("map")
+    click(qtbot, page.findings)
+    made = page.views["panel"]
+    qtbot.waitUntil(lambda: bool(made.findings) and idle(window), timeout=LONG)
+    return made
+
+
+def idle(window: Any) -> bool:
+    return not window.services.jobs.jobs()
+
+
+def choose(window: Any, qtbot: Any, panel: Any, number: int = 0) -> None:
+    panel.list.setCurrentRow(number)
+    qtbot.waitUntil(lambda: bool(panel.rows) and idle(window), timeout=LONG)
+
+
+def remedy_row(panel: Any, kind: str) -> Any:
+    return next(r for r in panel.rows if r.remedy.kind.value == kind and r.remedy.possible)
+
+
+def test_planted_outlier_comes_first_and_is_chosen_everywhere(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    first = panel.findings[0]
+    assert (first.axis, first.channel) == ("input", CHANNEL)
+    assert str(CHANNEL) in panel.list.item(0).text()
+    choose(window, qtbot, panel)
+    state = window.page("inspect").state
+    assert state.tensor.name == SPOILT
+    assert (state.axis, state.channel) == ("input", CHANNEL)
+
+
+@pytest.mark.parametrize("kind", ["keep in 16 bits", "8 bits here"])
+def test_remedy_changes_the_plan_by_the_bytes_it_said(window, qtbot, panel, kind: str) -> None:  # type: ignore[no-untyped-def]
+    store = window.services.session
+    before, plan = store.current.recipe, store.current.plan
+    choose(window, qtbot, panel)
+    row = remedy_row(panel, kind)
+    assert row.bytes.text().startswith("+")
+    click(qtbot, row.put)
+    qtbot.waitUntil(lambda: store.current.plan is not plan and idle(window), timeout=LONG)
+    assert store.current.plan.bytes_total - plan.bytes_total == row.remedy.bytes_change > 0
+    rule = store.current.recipe.rules[0]
+    assert str(CHANNEL) in rule.reason
+    assert "× the median" in rule.reason
+    planned = next(t for t in store.current.plan.tensors if any(s.name == SPOILT for s in t.source.sources))
+    assert planned.reason == rule.reason
+    assert Recipe.from_json(store.current.recipe.to_json()).rules[0].reason == rule.reason
+    assert str(CHANNEL) in panel.done.text()
+    recipe_page = window.page("recipe")
+    shown = recipe_page.advanced.rules.table.model.rows()
+    assert [(r.count, r.reason) for r in shown] == [(1, rule.reason)], "the Recipe page follows"
+    assert recipe_page.convert.isEnabled()
+    click(qtbot, panel.undo)
+    qtbot.waitUntil(lambda: store.current.recipe == before and idle(window), timeout=LONG)
+    assert store.current.plan.bytes_total == plan.bytes_total
+    assert recipe_page.advanced.rules.table.model.rows() == []
+    assert not panel.undo.isVisible()
+
+
+def test_what_a_remedy_gains_is_said_and_impossible_ones_say_why(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    choose(window, qtbot, panel)
+    eight = remedy_row(panel, "8 bits here")
+    assert eight.remedy.after.snr_db > eight.remedy.before.snr_db + 10
+    assert f"{eight.remedy.after.snr_db:.2f} dB" in eight.gain.text()
+    possible = [r.remedy.possible for r in panel.rows]
+    assert possible == sorted(possible, reverse=True), "what can not be done comes last"
+    for row in panel.rows:
+        assert row.put.isHidden() != row.remedy.possible
+        assert row.why_not.isHidden() == row.remedy.possible
+
+
+def test_another_finding_drops_what_was_priced_for_the_one_before(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    assert len(panel.findings) > 1
+    panel.list.setCurrentRow(0)
+    panel.list.setCurrentRow(1)
+    assert panel.rows == []
+    qtbot.waitUntil(lambda: bool(panel.rows) and idle(window), timeout=LONG)
+    wanted = panel.findings[1]
+    patterns = {rule.pattern for row in panel.rows for rule in row.remedy.rules}
+    source = window.services.session.current.plan.tensors[wanted.index].source.sources[0].name
+    assert patterns
+    assert all(source.replace(".", "\\.") in p for p in patterns)
+    assert all(wanted.because in rule.reason for row in panel.rows for rule in row.remedy.rules)
+
+
+def test_a_remedy_without_a_plan_is_an_error_in_place(window, qtbot, panel, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    def fail(*_args: object) -> None:
+        raise UserError("This can not be planned.", "Choose another format.")
+
+    choose(window, qtbot, panel)
+    recipe = window.services.session.current.recipe
+    monkeypatch.setattr("core.plan.make_plan", fail)
+    click(qtbot, remedy_row(panel, "8 bits here").put)
+    qtbot.waitUntil(panel.error.isVisible, timeout=LONG)
+    assert "can not be planned" in panel.error.message.text()
+    assert window.services.session.current.recipe is recipe
+    assert remedy_row(panel, "8 bits here").put.isEnabled()
+
+
+def test_without_a_model_or_plan_the_next_step_is_said(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    window.services.session.update(plan=None)
+    qtbot.waitUntil(panel.none.isVisible, timeout=LONG)
+    assert "Recipe page" in panel.none.text()
+
+
+def test_choosing_and_applying_never_block(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    store = window.services.session
+    plan = store.current.plan
+    blocked = longest_block(lambda: panel.list.setCurrentRow(0), lambda: bool(panel.rows) and idle(window))
+    assert blocked < 0.05
+    row = remedy_row(panel, "keep in 16 bits")
+    blocked = longest_block(row.put.click, lambda: store.current.plan is not plan and idle(window))
+    assert blocked < 0.05
+
+
+def test_everything_has_a_name(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    choose(window, qtbot, panel)
+    for widget in controls(panel):
+        assert widget.accessibleName() or getattr(widget, "text", str)(), widget
+
+
+def test_undo_keeps_what_was_changed_since() -> None:
+    before = Recipe(target="Q4_0", rules=(Rule("attn_v", "Q8_0"),), method=Method.ROUND)
+    mine = Rule("^blk\\.0\\.$", "keep", "kept: channel 3 is 9 × the median")
+    after = Recipe(target="Q4_0", rules=(mine, *before.rules), method=Method.ROUND)
+    change = Change(before, after, "kept")
+    assert change.undone(after) == before
+    later = Recipe(target="Q5_0", rules=(mine, *before.rules, Rule("head", "keep")), method=Method.ROUND, keep_first=1)
+    undone = change.undone(later)
+    assert undone.rules == (Rule("attn_v", "Q8_0"), Rule("head", "keep"))
+    assert (undone.target, undone.keep_first) == ("Q5_0", 1)
