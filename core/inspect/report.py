@@ -230,6 +230,15 @@ def look_at(
     return _judged(checkpoint, report, plan, index, token)
 
 
+def _largest(planned: TensorPlan, report: TensorReport) -> tuple[int, int]:
+    """Row and column of the largest |w| in the planned tensor; where its rows are others, somewhere in the middle."""
+    source = planned.source
+    if len(source.pieces) > 1 or source.permute_heads or planned.shape != report.tensor.shape:
+        return planned.rows // 2, 0
+    rows, columns = report.statistics.rows.max, report.statistics.columns.max
+    return (report.expert or 0) * len(rows) + int(np.argmax(rows)), int(np.argmax(columns))
+
+
 def _judged(checkpoint: Checkpoint, report: TensorReport, plan: Plan, index: int, token: CancelToken) -> TensorReport:
     planned = plan.tensors[index]
     error: ErrorMap | None = None
@@ -239,8 +248,8 @@ def _judged(checkpoint: Checkpoint, report: TensorReport, plan: Plan, index: int
         try:
             for found in error_map(checkpoint, planned, plan.recipe.method, token, *PICTURE, report.expert):
                 error = found
-            row = planned.rows // 2
-            opened = planned_group(checkpoint, plan, index, row, 0)
+            row, column = _largest(planned, report)
+            opened = planned_group(checkpoint, plan, index, row, column)
             grid = group_grid(opened)
             group = f"row {row:,}, columns {opened.columns[0]:,} to {opened.columns[1] - 1:,}"
         except UserError as e:

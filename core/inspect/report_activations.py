@@ -12,7 +12,7 @@ from core.inspect.html_parts import ROWS, cut, figure, heat_figure, table
 from core.units import format_decibels, format_percent
 
 CLOSELY = 3  # inputs whose weights are shown beside them
-_COLUMNS = 1024  # of a picture; wider ones are pooled, the largest counts
+_COLUMNS = 512  # of a picture; wider ones are pooled, the largest counts. A page never shows it narrower
 _DARKEST = 0.02
 
 

@@ -64,10 +64,10 @@ padding:0 1rem}
 h1{font-size:1.6rem;margin-bottom:.2rem;overflow-wrap:anywhere}
 h2{font-size:1.25rem;margin-top:2.5rem;border-bottom:1px solid var(--line)}
 h3{font-size:1.05rem;margin-top:1.8rem;overflow-wrap:anywhere}
-figure{margin:1rem 0}
+figure{margin:1rem 0;overflow-x:auto}
 figcaption,.legend,.note{color:var(--muted);font-size:.86rem}
-img{width:100%;image-rendering:pixelated;border:1px solid var(--line);box-sizing:border-box}
-img.bar{height:.7rem;width:10rem;vertical-align:middle}
+img{width:100%;min-width:512px;image-rendering:pixelated;border:1px solid var(--line);box-sizing:border-box}
+img.bar{height:.7rem;width:10rem;min-width:0;vertical-align:middle}
 svg{width:100%;height:auto}
 .legend span{margin-right:1.2rem}.legend i{display:inline-block;width:1.1em;height:.25em;margin-right:.4em;
 vertical-align:middle}
