@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import zipfile
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.inspect.activations import ActivationLayer, Activations, Place
-from core.inspect.cache import cache_folder
-from core.runtime.results import write_whole
+from core.inspect.cache import cache_folder, keep, used
 
 VERSION = 1  # of what is stored, and of what is measured: another one is measured anew
 _FIGURES = ("max", "rms", "weight_max")
@@ -24,7 +21,9 @@ MAX_BYTES = 1 << 30  # a mixture of experts has a quarter of that
 
 def cache_path(checkpoint: Checkpoint, tokens: list[int] | tuple[int, ...]) -> Path:
     """The file of a checkpoint, as it is now, and these tokens."""
-    name = hashlib.sha256(f"{VERSION} {checkpoint.fingerprint()} {list(tokens)}".encode()).hexdigest()
+    config = json.dumps(dict(checkpoint.config), sort_keys=True, default=str)  # no part of a folder's fingerprint
+    key = f"{VERSION} {checkpoint.fingerprint()} {config} {list(tokens)}"
+    name = hashlib.sha256(key.encode("utf-8", "backslashreplace")).hexdigest()
     return cache_folder() / f"activations-{name[:40]}.npz"
 
 
@@ -42,19 +41,14 @@ def store_activations(checkpoint: Checkpoint, found: Activations) -> None:
         }
         for a in found.layers
     ]
-    file = io.BytesIO()
-    np.savez(
-        file,
-        about=np.frombuffer(json.dumps(about).encode(), np.uint8),
-        tokens=np.array(found.tokens, np.int64),
-        channels=np.stack([np.concatenate([getattr(a, name) for a in found.layers]) for name in _FIGURES]),
-        token_max=np.concatenate([a.token_max for a in found.layers]),
-        snr=np.array([(a.tensor_snr_db, a.token_snr_db) for a in found.layers]),
-    )
-    path = cache_path(checkpoint, found.tokens)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, file.getvalue())
+    arrays: dict[str, Any] = {
+        "about": np.frombuffer(json.dumps(about).encode(), np.uint8),
+        "tokens": np.array(found.tokens, np.int64),
+        "channels": np.stack([np.concatenate([getattr(a, name) for a in found.layers]) for name in _FIGURES]),
+        "token_max": np.concatenate([a.token_max for a in found.layers]),
+        "snr": np.array([(a.tensor_snr_db, a.token_snr_db) for a in found.layers]),
+    }
+    keep(cache_path(checkpoint, found.tokens), lambda file: np.savez(file, **arrays))
 
 
 def load_activations(checkpoint: Checkpoint, tokens: list[int]) -> Activations | None:
@@ -90,6 +84,7 @@ def load_activations(checkpoint: Checkpoint, tokens: list[int]) -> Activations |
             )
             for i, (a, end, row) in enumerate(zip(about, ends, rows, strict=True))
         ]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile, EOFError):
+    except Exception:  # noqa: BLE001 - whatever is wrong with the file, it is made again
         return None
+    used(path)
     return Activations(tuple(layers), tuple(tokens))

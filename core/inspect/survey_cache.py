@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from core.inspect.cache import cache_folder
+from core.inspect.cache import cache_folder, keep, used
 from core.inspect.outliers import OutlierChannel
 from core.inspect.statistics import MAGNITUDE_BINS, ValueStatistics
 
 DEFINITIONS = 1  # rises when a statistic or the sample of a predicted error is defined anew
-MOST_BYTES = 256 << 20  # of the folder: the files that were used longest ago go first
 _NUMBERS = ("min", "max", "amax", "mean", "std", "kurtosis", "p999", "outlier_ratio")
 _COUNTS = ("values", "finite", "nonfinite", "zeros")
 
@@ -33,7 +29,7 @@ class SurveyCache:
     """Of one source, named by its fingerprint. folder: where the files are, the user's cache folder when None."""
 
     def __init__(self, fingerprint: str, folder: Path | None = None) -> None:
-        self._folder = folder or cache_folder() / "inspect"
+        self._folder = folder or cache_folder()
         name = hashlib.sha256(f"{DEFINITIONS} {fingerprint}".encode()).hexdigest()[:32]
         self._facts, self._errors = self._folder / f"{name}-facts.npz", self._folder / f"{name}-errors.json"
 
@@ -60,7 +56,7 @@ class SurveyCache:
                 )
         except Exception:  # noqa: BLE001 - whatever is wrong with the file, it is made again
             return {}
-        self._touch(self._facts)
+        used(self._facts)
         return known
 
     def save_statistics(self, known: Mapping[str, Known]) -> None:
@@ -73,7 +69,7 @@ class SurveyCache:
             "counts": np.array([[getattr(s, n) for n in _COUNTS] for s in facts], np.int64),
             "histograms": np.array([s.histogram for s in facts], np.int64),
         }
-        self._write(self._facts, lambda file: np.savez_compressed(file, **arrays))
+        keep(self._facts, lambda file: np.savez_compressed(file, **arrays))
 
     def load_errors(self) -> dict[str, list[Any]]:
         """By key of a tensor in a format; {} when there is nothing that can be read."""
@@ -82,42 +78,10 @@ class SurveyCache:
             good = {k: v for k, v in found.items() if isinstance(v, list)}
         except Exception:  # noqa: BLE001 - as above
             return {}
-        self._touch(self._errors)
+        used(self._errors)
         return good
 
     def save_errors(self, errors: Mapping[str, list[Any]], most: int = 50_000) -> None:
         """Replace what is stored by the last `most` of these."""
         kept = dict(list(errors.items())[-most:])
-        self._write(self._errors, lambda file: file.write(json.dumps(kept).encode()))
-
-    def _touch(self, path: Path) -> None:
-        with suppress(OSError):
-            os.utime(path)
-
-    def _write(self, path: Path, fill: Any) -> None:
-        with suppress(OSError):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            handle, name = tempfile.mkstemp(prefix=".partial-", dir=self._folder)
-            partial = Path(name)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    fill(file)
-                partial.replace(path)
-            finally:
-                partial.unlink(missing_ok=True)
-            self._prune(path)
-
-    def _prune(self, newest: Path) -> None:
-        files = []
-        for path in self._folder.iterdir():
-            with suppress(OSError):
-                stat = path.stat()
-                files.append((stat.st_mtime, stat.st_size, path))
-        total = sum(size for _, size, _ in files)
-        for _, size, path in sorted(files):
-            if total <= MOST_BYTES:
-                return
-            if path != newest:
-                with suppress(OSError):
-                    path.unlink()
-                    total -= size
+        keep(self._errors, lambda file: file.write(json.dumps(kept).encode()))

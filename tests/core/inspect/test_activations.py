@@ -177,6 +177,14 @@ def test_a_kept_result_is_the_same(tiny: Callable[[str], Path], tmp_path: Path, 
     assert len(seen) == 4  # damaged: measured again
     np.testing.assert_array_equal(third.layers[0].max, first.layers[0].max)
     assert len(measured(tiny("mixtral"), use_cache=True, limit=5)[1]) == 4  # other tokens are another result
+    assert len(list(path.parent.iterdir())) == 2
+    config = tiny("mixtral") / "config.json"
+    text = config.read_text()
+    try:
+        config.write_text(text.replace('"rope_theta": ', '"rope_theta": 1'))
+        assert len(measured(tiny("mixtral"), use_cache=True)[1]) == 4  # so is another configuration
+    finally:
+        config.write_text(text)
 
 
 def test_cancelled_between_blocks(tiny: Callable[[str], Path]) -> None:
@@ -240,3 +248,12 @@ def test_smollm2(smollm2_folder: Path) -> None:
         worst = max(worst, float(np.abs(layer.max - np.abs(x).max(0)).max() / np.abs(x).max()))
     print(f"largest difference of a channel's maximum: {worst:.1e} of the input's largest")
     assert worst < TOLERANCE
+
+
+def test_packed_weights_are_nearly_the_plain_ones(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    convert(tiny("llama2"), "w8a16-g32", tmp_path / "packed")
+    (plain, _), (packed, _) = measured(tiny("llama2")), measured(tmp_path / "packed")
+    for a, b in zip(plain.layers, packed.layers, strict=True):
+        assert a.name == b.name
+        np.testing.assert_allclose(b.weight_max, a.weight_max, rtol=0.02)
+        assert np.abs(b.rms - a.rms).max() < 0.05 * a.rms.max()

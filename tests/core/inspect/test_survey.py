@@ -18,7 +18,7 @@ from core.checkpoint.opening import open_checkpoint
 from core.errors import Cancelled
 from core.inspect import predicted as predicted_module
 from core.inspect import survey as survey_module
-from core.inspect import survey_cache as cache_module
+from core.inspect import cache as cache_module
 from core.inspect.matrix import Matrix
 from core.inspect.outliers import rank_channels
 from core.inspect.predicted import planned, predict
