@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PySide6.QtCore import QPointF, QRectF, Signal
+from PySide6.QtCore import Signal
 from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QWidget
 
-from app.plots.colors import WEIGHTS, Scale
+from app.plots.colors import Scale
+from app.plots.heat_map import ArrayMatrix, HeatMap, HeatPicture
 from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
 from app.plots.ticks import powers_of_ten, set_plain_ticks
@@ -21,132 +22,39 @@ from core.units import format_count, format_percent
 if TYPE_CHECKING:
     import pyqtgraph
 
-MAP_COLUMNS = 512  # cells across at most; a cell has the largest of its channels, so that an outlier never disappears
 MARKED = 3  # channels that are named in the picture of one layer
-DECADES = 2  # below the largest value that the map's colours reach
 
 
-def pooled_columns(values: np.ndarray, columns: int = MAP_COLUMNS) -> tuple[np.ndarray, np.ndarray]:
-    """float [rows, channels] → (the largest of each cell, float [rows, cells]; first channel of each cell, int)."""
-    channels = values.shape[1]
-    cells = min(channels, columns)
-    starts = np.arange(cells) * channels // cells
-    return np.maximum.reduceat(values, starts, axis=1), starts
-
-
-class DepthMap(PlotPanel):
-    """Largest |activation| of every channel over the layers. `chosen(layer row, channel)` follows a click."""
-
-    x_title = "Input channel"
-    y_title = "Layer"
-
-    chosen = Signal(int, int)
+class DepthMap(HeatMap):
+    """Largest |activation| of every channel over the layers. `cell_chosen(layer, channel)` follows a click."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         self._values = np.zeros((0, 0), np.float32)
-        self._numbers: tuple[int, ...] = ()
         super().__init__("Channels across depth", "No data yet: run a few hundred tokens to see it.", parent)
 
-    def clear(self, text: str = "") -> None:
-        self._values = np.zeros((0, 0), np.float32)
-        super().clear(text)
-
     def show_values(self, title: str, values: np.ndarray, layers: Sequence[int]) -> None:
-        """values: max |x|, float [len(layers), channels]."""
-        self._values, self._numbers = np.asarray(values, np.float32), tuple(layers)
-        lost = int(np.count_nonzero(~np.isfinite(self._values)))
-        self.redraw(title, (), f"{format_count(lost)} channels hold NaN or Inf." if lost else "")
-
-    def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
-        import pyqtgraph
-
-        shown, _ = pooled_columns(np.nan_to_num(self._values, posinf=0.0))
-        top = max(float(shown.max(initial=0.0)), 1e-30)
-        floor = top * 10.0**-DECADES
-        image = pyqtgraph.ImageItem(np.log10(np.maximum(shown, floor)).T)
-        image.setColorMap(pyqtgraph.colormap.get(WEIGHTS))
-        image.setLevels((math.log10(floor), math.log10(top)))
-        rows, channels = self._values.shape
-        image.setRect(QRectF(-0.5, -0.5, channels, rows))
-        plot.addItem(image)
-        plot.getPlotItem().getViewBox().invertY(True)
-        _show_layers(plot.getAxis("left"), self._numbers)
-        plot.getAxis("bottom").enableAutoSIPrefix(False)
-        plot.setLimits(xMin=-0.5, xMax=channels - 0.5, yMin=-0.5, yMax=rows - 0.5)
-        plot.setXRange(-0.5, channels - 0.5, padding=0)
-        plot.setYRange(-0.5, rows - 0.5, padding=0)
-        self._show_bar(plot, theme, floor, top)
-
-    def _show_bar(self, plot: pyqtgraph.PlotWidget, theme: Theme, floor: float, top: float) -> None:
-        """The colours' scale at the right, with its ends and whole powers of ten."""
-        import pyqtgraph
-
-        old = getattr(self, "_bar", None)
-        if old is not None:
-            plot.getPlotItem().layout.removeItem(old)
-            old.setParentItem(None)
-        bar = pyqtgraph.ColorBarItem(
-            values=(math.log10(floor), math.log10(top)), colorMap=WEIGHTS, interactive=False, width=12, limits=None
-        )
-        bar.axis.setTickFont(ui_font(CAPTION))
-        bar.axis.setTextPen(theme.color("muted"))
-        bar.axis.setPen(QPen(theme.color("hairline"), 1))
-        edge = 0.06 * (math.log10(top) - math.log10(floor))  # a label at the very end would be cut off
-        ticks = [(math.log10(v), f"{v:g}") for v in Scale(floor, top).ticks(4)]
-        low, high = math.log10(floor) + edge, math.log10(top) - edge
-        bar.axis.setTicks([[(place, text) for place, text in ticks if low < place < high]])
-        bar.setLabel("right", "max |x| (log)", **{"color": theme.muted, "font-size": f"{CAPTION}px"})
-        plot.getPlotItem().layout.addItem(bar, 2, 5)
-        self._bar = bar
-
-    def cell_at(self, x: float, y: float) -> tuple[int, int] | None:
-        """(row, channel) at a place of the plot; None outside of the map."""
-        row, channel = round(y), round(x)
-        rows, channels = self._values.shape
-        return (row, channel) if 0 <= row < rows and 0 <= channel < channels else None
-
-    def read_at(self, x: float, y: float) -> str:
-        place = self.cell_at(x, y)
-        if place is None:
-            return self.read_hint()
-        row, channel = place
-        value = float(self._values[row, channel])
-        return f"Layer {self._numbers[row]}, channel {format_count(channel)}: max |x| {value:.4g}"
-
-    def _on_pointer(self, place: QPointF) -> None:
-        super()._on_pointer(place)
-        view = None if self._plot is None or not self.has_data else self._plot.getPlotItem().vb
-        if view is not None and view.sceneBoundingRect().contains(place):
-            point = view.mapSceneToView(place)
-            self.readout.setText(self.read_at(point.x(), point.y()))
-
-    def _ensure_plot(self) -> pyqtgraph.PlotWidget:
-        new = self._plot is None
-        plot = super()._ensure_plot()
-        if new:
-            plot.scene().sigMouseClicked.connect(self._on_click)
-        return plot
-
-    def _on_click(self, event: Any) -> None:
-        if self._plot is None or not self.has_data:
-            return
-        point = self._plot.getPlotItem().vb.mapSceneToView(event.scenePos())
-        place = self.cell_at(point.x(), point.y())
-        if place is not None:
-            self.chosen.emit(*place)
-
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-        channels = self._values.shape[1]
-        rows = [(layer, *map(float, values)) for layer, values in zip(self._numbers, self._values, strict=True)]
-        return ("layer", *(f"channel {n}" for n in range(channels))), rows
+        """values: max |x|, float [len(layers), channels]. layers: rising; those between that are missing stay empty."""
+        whole = np.full((max(layers) + 1, values.shape[1]), np.nan, np.float32)
+        whole[list(layers)] = values
+        self._values = whole
+        lost = int(np.count_nonzero(~np.isfinite(values)))
+        note = f"{format_count(lost)} channels hold NaN or Inf." if lost else ""
+        matrix = ArrayMatrix(np.where(np.isinf(whole), np.float32(np.nan), whole))
+        self.show_picture(
+            HeatPicture(
+                title, matrix, "max |x|", unseen=True, note=note, axes=("layer", "channel"),
+                axis_title="input channel →     layer ↓",
+            )
+        )  # fmt: skip
 
     def describe(self) -> str:
-        if not self._values.size:
+        finite = np.where(np.isfinite(self._values), self._values, -1.0)
+        if not finite.size:
             return ""
-        row, channel = np.unravel_index(int(np.nanargmax(self._values)), self._values.shape)
+        layer, channel = np.unravel_index(int(finite.argmax()), finite.shape)
         return (
-            f"{len(self._numbers)} layers of {format_count(self._values.shape[1])} channels. Largest: "
-            f"{float(self._values[row, channel]):.4g} in layer {self._numbers[row]}, channel {format_count(channel)}."
+            f"{finite.shape[0]} layers of {format_count(finite.shape[1])} channels. Largest: "
+            f"{float(finite[layer, channel]):.4g} in layer {layer}, channel {format_count(channel)}."
         )
 
 

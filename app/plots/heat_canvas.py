@@ -282,7 +282,7 @@ class HeatCanvas(QWidget):
             room = QRectF(0, y - 8, area.left() - 11, 16)
             painter.drawText(room, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, format_count(row))
         title = QRectF(area.left(), area.bottom() + 18, area.width(), 16)
-        painter.drawText(title, center, "input channel (column) →     output channel (row) ↓")
+        painter.drawText(title, center, self._shown.axis_title if self._shown is not None else "")
 
     # ---- pointer ---------------------------------------------------------------------------------------------------
 
@@ -342,13 +342,15 @@ class HeatCanvas(QWidget):
         i = min(cells.height - 1, (row - cells.rows[0]) // cells.row_step)
         j = min(cells.width - 1, (column - cells.columns[0]) // cells.column_step)
         value = float(self._values[i, j])
-        what = self._shown.what
+        what, (down, over) = self._shown.what, self._shown.axes
         if cells.single:
             signed = float(self._shown.matrix.values((row, row + 1), (column, column + 1))[0, 0])
-            return f"Row {format_count(row)}, column {format_count(column)}: {_words(signed, self._shown.unseen)}"
+            place = f"{down.capitalize()} {format_count(row)}, {over} {format_count(column)}"
+            return f"{place}: {_words(signed, self._shown.unseen)}"
         rows = _range(cells.rows[0] + i * cells.row_step, cells.row_step, cells.rows[1])
         columns = _range(cells.columns[0] + j * cells.column_step, cells.column_step, cells.columns[1])
-        return f"Rows {rows}, columns {columns}: largest {what} {_words(value, self._shown.unseen)}"
+        place = f"{down.capitalize()}s {rows}, {over}s {columns}"
+        return f"{place}: largest {what} {_words(value, self._shown.unseen)}"
 
     # ---- keyboard --------------------------------------------------------------------------------------------------
 

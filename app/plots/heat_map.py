@@ -83,7 +83,7 @@ class HeatPicture:
     """What a heat map shows. title names the tensor; what: the magnitude in a few words, '|w|' or '|error|'.
 
     unseen: NaN means 'not looked at yet', not a damaged value. top: largest magnitude, the bright end of the colours;
-    0: that of the picture.
+    0: that of the picture. axes: what a row and a column are called; axis_title: the words under the picture.
     """
 
     title: str
@@ -93,6 +93,26 @@ class HeatPicture:
     unseen: bool = False
     top: float = 0.0
     note: str = ""
+    axes: tuple[str, str] = ("row", "column")
+    axis_title: str = "input channel (column) →     output channel (row) ↓"
+
+
+class ArrayMatrix:
+    """A matrix of magnitudes that is small enough to be held."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self._values = np.asarray(values, np.float32)
+        self.rows, self.columns = self._values.shape
+
+    def pooled(self, rows: Span, columns: Span, height: int, width: int) -> np.ndarray:
+        window = self._values[rows[0] : rows[1], columns[0] : columns[1]]
+        for axis, count in ((0, height), (1, width)):
+            borders = np.arange(count + 1) * window.shape[axis] // count
+            window = _pool(window, borders[:-1], borders[1:], axis)
+        return window
+
+    def values(self, rows: Span, columns: Span) -> np.ndarray:
+        return self._values[rows[0] : rows[1], columns[0] : columns[1]]
 
 
 class HeatMap(FigurePanel):

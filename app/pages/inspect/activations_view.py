@@ -28,6 +28,7 @@ from app.pages.inspect.activation_rows import WIDTHS, Depth, depth_of, in_words,
 from app.pages.inspect.narrow_table import NarrowTable
 from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
+from app.pages.inspect.turns import Turns
 from app.plots.activation_plots import ChannelPair, DepthMap, DepthProfile
 from app.services import Services
 from app.theme import SPACE_2
@@ -61,7 +62,10 @@ class ActivationsView(QWidget):
         self._make_parts()
         self._lay_out()
         self._connect()
+        self._turns = Turns(self)
+        self._preparing = Turns(self)
         self._on_model()
+        self._preparing.prepare((self.profile, self.pair))
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
@@ -176,7 +180,7 @@ class ActivationsView(QWidget):
         self.place.activated.connect(lambda _row: self._show_place())
         self.threshold.valueChanged.connect(self._set_threshold)
         self.profile.threshold_moved.connect(self._on_line)
-        self.map.chosen.connect(self._on_cell)
+        self.map.cell_chosen.connect(self._on_cell)
         self.table.row_chosen.connect(self._show_layer)
         self.table.row_activated.connect(self._open_layer)
 
@@ -249,7 +253,7 @@ class ActivationsView(QWidget):
     # ---- what was found --------------------------------------------------------------------------------------------
 
     def show_found(self, found: Activations) -> None:
-        """Show a measurement of the open model."""
+        """Show a measurement of the open model, one part a turn."""
         self.found = found
         self._set_running(False)
         self.place.clear()
@@ -257,33 +261,37 @@ class ActivationsView(QWidget):
             if any(a.place is place and a.layer is not None for a in found.layers):
                 words = place.value
                 self.place.addItem(words[:1].upper() + words[1:], place)
-        self.table.model.set_rows(found.layers)
-        self._stack.setCurrentIndex(1)
         self._show_summary()
-        self._show_place()
-        self._on_tensor()
+        self._stack.setCurrentIndex(1)
+        self._turns.do(
+            (lambda: self.table.model.set_rows(found.layers), self._show_map, self._show_profile, self._on_tensor)
+        )
 
     def _show_summary(self) -> None:
         if self.found is not None:
             self.summary.setText(in_words(self.found, self.threshold_value))
 
     def _show_place(self) -> None:
+        self._turns.do((self._show_map, self._show_profile))
+
+    def _show_map(self) -> None:
         place = self.place.currentData()
-        if self.found is None or place is None:
-            self.map.clear("This model has no decoder layers to compare.")
-            self.profile.clear("This model has no decoder layers to compare.")
+        depth = self._depth = depth_of(self.found, place) if self.found is not None and place is not None else None
+        if depth is None or not depth.values.size:
+            self.map.clear("No token reached this input." if depth is not None else "There are no decoder layers here.")
             return
-        depth = self._depth = depth_of(self.found, place)
-        if not depth.values.size:
-            self.map.clear("No token reached this input.")
-            self.profile.clear("No token reached this input.")
+        self.map.show_values(f"Channels across depth: {place.value}", depth.values, depth.layers)
+
+    def _show_profile(self) -> None:
+        depth = self._depth
+        if depth is None or not depth.values.size:
+            self.profile.clear(
+                "No token reached this input." if depth is not None else "There are no decoder layers here."
+            )
             return
-        words = place.value
-        self.map.show_values(f"Channels across depth: {words}", depth.values, depth.layers)
         shares = depth.shares(self.threshold_value)
-        self.profile.show_values(
-            f"Layers: {words}", depth.layers, depth.maxima, depth.rms, shares, self.threshold_value
-        )
+        title = f"Layers: {self.place.currentData().value}"
+        self.profile.show_values(title, depth.layers, depth.maxima, depth.rms, shares, self.threshold_value)
 
     def _on_line(self, value: float) -> None:
         """The line was dragged; the number field follows, and with it everything else."""
@@ -299,11 +307,11 @@ class ActivationsView(QWidget):
         model = self.table.model
         model.replace_rows(dict(enumerate(model.rows())))
 
-    def _on_cell(self, row: int, channel: int) -> None:
+    def _on_cell(self, layer: int, channel: int) -> None:
         """A place of the map: show that layer's channels, and choose the channel of its weights."""
         if self.found is None or self._depth is None:
             return
-        layer, place = self._depth.layers[row], self.place.currentData()
+        place = self.place.currentData()
         chosen = next((n for n, a in enumerate(self.found.layers) if a.layer == layer and a.place is place), None)
         if chosen is None:
             return
@@ -332,6 +340,7 @@ class ActivationsView(QWidget):
     def _on_model(self) -> None:
         """Another model, or none: nothing of the one before stays."""
         self._services.jobs.discard(ACTIVATIONS_KEY)
+        self._turns.stop()
         self.found = self._depth = None
         self.table.model.set_rows(())
         for plot in (self.map, self.profile, self.pair):

@@ -18,6 +18,7 @@ from app.pages.inspect.narrow_table import NOTHING, NarrowTable
 from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
 from app.pages.inspect.teaching import TeachingControls
+from app.pages.inspect.turns import Turns
 from app.plots.group_picture import GranularityPicture, GroupPicture
 from app.services import Services
 from app.theme import ROW_HEIGHT, SPACE_2, SPACE_4
@@ -48,6 +49,8 @@ class GroupView(QWidget):
         self._make_parts()
         self._lay_out()
         self._connect()
+        self._turns = Turns(self)
+        self._turns.prepare((self.picture, self.granularities))
         self._on_tensor()
 
     # ---- parts -----------------------------------------------------------------------------------------------------
