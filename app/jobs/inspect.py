@@ -28,6 +28,7 @@ TENSOR_KEY = "inspect-tensor"
 FORMAT_KEY = "inspect-format"
 ERROR_KEY = "inspect-error"
 
+SAMPLED = 600_000  # values that are quantized for the distribution
 RANKED = 50  # channels of an axis in the table
 ERROR_CELLS = 512  # of an error map, along each axis
 
@@ -113,7 +114,7 @@ def format_work(
         for row, column in places:
             token.check()
             levels.append(group_levels(checkpoint, chosen, index, int(own[rows[own] == first + row][0]), column))
-        found = requantized(checkpoint, chosen, index, token, (int(own[0]), int(own[-1]) + 1))
+        found = requantized(checkpoint, chosen, index, token, (int(own[0]), int(own[-1]) + 1), SAMPLED)
         return FormatReply(planned.format_name, planned.format is not None, found, tuple(levels))
 
     return work

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QStringListModel, Qt, QTimer
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
     from core.inspect.error_map import ErrorMap
 
 FOLD = 440  # px of height below which the parts beside the heat map are tabs
-REST = 30  # ms without another choice before a tensor is read
+REST = 10  # ms without another choice before a tensor is read
+NEXT_TURN = 1  # ms: with 0 it would be the same turn of the event loop
 AXES = (("input", "Input channels (columns)"), ("output", "Output channels (rows)"))
 TABLE_WIDTHS = ("", "0.00000", "0.00000", "× median")
 WEIGHT_FACTS = ("Range", "Standard deviation", "Kurtosis", "Outlier ratio", "Outlier channels", "Zeros", "Not finite")
@@ -63,6 +66,9 @@ class TensorView(QWidget):
         self._error: ErrorMap | None = None
         self._waiting: set[str] = set()  # keys of jobs under way
         self._following = False  # a channel chosen here comes back as a signal
+        self._steps: deque[Callable[[], None]] = deque()  # what is still to be drawn, a turn of the event loop each
+        self._turn = QTimer(self, singleShot=True, interval=NEXT_TURN)
+        self._turn.timeout.connect(self._draw_next)
         self._timer = QTimer(self, singleShot=True, interval=REST)
         self._timer.timeout.connect(self._load)
         self._make_parts()
@@ -71,7 +77,7 @@ class TensorView(QWidget):
 
     @property
     def settled(self) -> bool:
-        return not self._waiting and not self._timer.isActive()
+        return not self._waiting and not self._steps and not self._timer.isActive()
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
@@ -227,12 +233,10 @@ class TensorView(QWidget):
         self._reply = reply
         self.error.hide()
         self.retry.hide()
-        self._show_heat()
-        self._show_profile()
-        self._show_distribution()
-        self._show_facts()
-        self.channels.model.set_rows(reply.ranked)
-        self._state.set_statistics(reply.statistics, reply.outliers)
+        self._draw(
+            self._show_heat, self._show_facts, lambda: self.channels.model.set_rows(reply.ranked), self._show_profile,
+            self._show_distribution, lambda: self._state.set_statistics(reply.statistics, reply.outliers),
+        )  # fmt: skip
         self._refresh_format()
 
     def _refresh_format(self) -> None:
@@ -261,7 +265,7 @@ class TensorView(QWidget):
 
     def _on_requantized(self, reply: FormatReply) -> None:
         self._format = reply
-        self._show_distribution()
+        self._draw(self._show_distribution)
 
     def _ask_error(self) -> None:
         state = self._state
@@ -279,16 +283,25 @@ class TensorView(QWidget):
         if found is None:
             return
         self._error = found
-        if self.error_button.isChecked():
-            self._show_heat()
-            self._show_profile()
-            self._show_facts()
-        self.error_channels.model.set_rows(ranked_errors(found))
+        shown = (self._show_heat, self._show_facts, self._show_profile) if self.error_button.isChecked() else ()
+        self._draw(*shown, lambda: self.error_channels.model.set_rows(ranked_errors(found)))
+
+    def _draw(self, *steps: Callable[[], None]) -> None:
+        """One after the other, the event loop turns in between; what waits already is not drawn twice."""
+        self._steps.extend(step for step in steps if step not in self._steps)
+        self._turn.start()
+
+    def _draw_next(self) -> None:
+        if self._steps:
+            self._steps.popleft()()
+        if self._steps:
+            self._turn.start()
 
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
     def _blank(self, text: str) -> None:
         self._reply = self._format = self._error = None
+        self._steps.clear()
         self.error.hide()
         self.retry.hide()
         for plot in (self.heat, self.profile, self.distribution):
@@ -324,9 +337,7 @@ class TensorView(QWidget):
         if on:
             self._ask_error()
         if not on or self._error is not None:
-            self._show_heat()
-            self._show_profile()
-            self._show_facts()
+            self._draw(self._show_heat, self._show_facts, self._show_profile)
         else:
             self.heat.clear(f"Quantizing to {self._state.format_shown}…")
             self.profile.clear(" ")
