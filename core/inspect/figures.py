@@ -209,12 +209,15 @@ def distribution(title: str, edges: np.ndarray, counts: np.ndarray, levels: np.n
 def cells(
     title: str, rows: Sequence[str], columns: Sequence[str], values: np.ndarray, log: bool, falling: bool, unit: str
 ) -> str:
-    """A table of coloured cells [rows, columns]; NaN is left blank. falling: the smallest number is the bright one."""
+    """A table of coloured cells [rows, columns]; NaN is left blank.
+
+    falling: the smallest number is the bright one, and an infinite one as good as the largest.
+    """
     low, high = ends(values, log)
     count = max(len(rows), 1)
     height_of, width_of = max(6, min(16, 420 // count)), (WIDTH - _LEFT - 90) / max(len(columns), 1)
     table = palette()
-    shown = indices(values, low, high, log)
+    shown = indices(np.minimum(values, high) if falling else values, low, high, log)
     top = 78
     parts = []
     for j, name in enumerate(columns):

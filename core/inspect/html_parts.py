@@ -9,6 +9,7 @@ import numpy as np
 
 from core.inspect.figures import SHADES, HeatMap, data_uri, number, png
 
+_WIDE, _FLAT, _TALL, _ROW = 860, 110, 420, 12  # CSS pixels of a heat map
 ROWS = 400  # of a table; the JSON has all
 
 
@@ -28,9 +29,11 @@ def figure(content: str, caption: str) -> str:
     return f"<figure>{content}<figcaption>{escape(caption)}</figcaption></figure>"
 
 
-def heat_figure(picture: HeatMap, alt: str, caption: str, unit: str, height: str = "") -> str:
-    """An image with its colour bar. height: of CSS, where the cells are not square."""
-    style = f' style="height:{height}"' if height else ""
+def heat_figure(picture: HeatMap, alt: str, caption: str, unit: str) -> str:
+    """An image with its colour bar; cells are as high as wide where that is neither too flat nor too tall."""
+    square = round(_WIDE * picture.rows / max(picture.columns, 1))
+    height = max(_FLAT, picture.rows, min(_TALL, max(square, _ROW * picture.rows)))
+    style = f' style="height:{height}px"'
     bar = png(np.arange(SHADES, dtype=np.uint8)[None])
     scale = (
         f'<span class="legend">{number(picture.low)} <img class="bar" src="{data_uri(bar)}" alt="from dark to bright"> '

@@ -113,6 +113,15 @@ def gather(
     if chosen is not None:
         _check_expert(chosen, wishes.expert)
     parts = _Parts()
+    if wishes.activations:  # first: a model that can not run is told at once
+        steps = measure_activations(checkpoint, wishes.text, wishes.tokens, token)
+        while True:
+            try:
+                step = next(steps)
+            except StopIteration as stop:
+                parts.activations = stop.value
+                break
+            yield Stage("measuring activations", step.done / step.total)
     if chosen is None or plan is not None:
         for row in survey(checkpoint, plan, token):
             parts.rows.append(row)
@@ -126,15 +135,6 @@ def gather(
         yield Stage(f"looking at {tensor.name}", i / len(looked_at))
         expert = wishes.expert if chosen is not None else None
         parts.tensors.append(look_at(checkpoint, tensor, plan, token, expert))
-    if wishes.activations:
-        steps = measure_activations(checkpoint, wishes.text, wishes.tokens, token)
-        while True:
-            try:
-                step = next(steps)
-            except StopIteration as stop:
-                parts.activations = stop.value
-                break
-            yield Stage("measuring activations", step.done / step.total)
     if other is not None:
         parts.compared = []
         for compared in compare(checkpoint, other, token):

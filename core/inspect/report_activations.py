@@ -57,7 +57,6 @@ def _depth(found: Activations, place: Place, threshold: float) -> str:
             f"Layers from top to bottom, {depth.values.shape[1]:,} channels from left to right: the largest |x| over "
             "all tokens.",
             "",
-            f"{max(90, min(12 * len(depth.layers), 420))}px",
         ),
     ]
     rows = [

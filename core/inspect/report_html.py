@@ -68,7 +68,7 @@ figure{margin:1rem 0;overflow-x:auto}
 figcaption,.legend,.note{color:var(--muted);font-size:.86rem}
 img{width:100%;min-width:512px;image-rendering:pixelated;border:1px solid var(--line);box-sizing:border-box}
 img.bar{height:.7rem;width:10rem;min-width:0;vertical-align:middle}
-svg{width:100%;height:auto}
+svg{width:100%;min-width:560px;height:auto}
 .legend span{margin-right:1.2rem}.legend i{display:inline-block;width:1.1em;height:.25em;margin-right:.4em;
 vertical-align:middle}
 .wide{overflow-x:auto}
@@ -164,7 +164,9 @@ def _findings(report: Report) -> str:
             for r in offered
         ]
         parts.append(f"<h3>{escape(finding.tensor)}</h3><p>{escape(finding.text)}</p>")
-        parts.append(table(("Remedy", "Format", "Size", "SNR", "Gain", "Why not"), rows, numeric=(2, 3, 4)))
+        head = ("Remedy", "Format", "Size", "SNR", "Gain", "Why not")
+        width = len(head) if any(row[-1] for row in rows) else len(head) - 1
+        parts.append(table(head[:width], [row[:width] for row in rows], numeric=(2, 3, 4)))
     if others:
         count = f"{len(others):,} more findings" + (f", of which the first {ROWS:,}" if len(others) > ROWS else "")
         parts.append(f"<details><summary>{count}</summary><ul>{''.join(others[:ROWS])}</ul></details>")

@@ -86,7 +86,7 @@ def _tensor(t: TensorReport) -> Iterator[str]:
     if t.problem:
         yield f"  {t.problem}"
     chosen = t.outliers[:LINES]
-    title = f"{len(t.outliers):,} outlier channels"
+    title = f"{len(t.outliers):,} outlier channel{'' if len(t.outliers) == 1 else 's'}"
     if not chosen:
         chosen, title = t.ranked[:5], "No channel is an outlier; the largest are"
     lines = [(c.axis, f"{c.index:,}", number(c.max), number(c.rms), f"{number(c.ratio)} ×") for c in chosen]

@@ -127,12 +127,13 @@ def test_a_distribution_has_its_levels() -> None:
 
 
 def test_cells_are_named_and_the_worst_is_bright() -> None:
-    values = np.array([[30.0, np.nan], [12.0, 50.0]])
+    values = np.array([[np.inf, np.nan], [12.0, 50.0]])
     svg = parsed(cells("map", ["0", "1"], ["q & k", "v"], values, log=False, falling=True, unit="dB"))
     found = {r[0].text: r.get("fill") for r in svg.iter(f"{NAMESPACE}rect")}
-    assert set(found) == {"0, q & k: 30 dB", "1, q & k: 12 dB", "1, v: 50 dB"}
+    assert set(found) == {"0, q & k: ∞ dB", "1, q & k: 12 dB", "1, v: 50 dB"}
     brightest = "#" + "".join(f"{c:02x}" for c in palette()[SHADES - 1])
     assert found["1, q & k: 12 dB"] == brightest
+    assert found["0, q & k: ∞ dB"] == found["1, v: 50 dB"] == "#" + "".join(f"{c:02x}" for c in palette()[0])
 
 
 def test_numbers_are_short() -> None:
