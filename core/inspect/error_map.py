@@ -19,8 +19,10 @@ from core.models.read_mapped import read_mapped
 from core.plan import TensorPlan
 from core.progress import CancelToken, ErrorStats
 from core.threads import worker_count
+from kernels import ops
 
 TASK_VALUES = 1 << 18  # values encoded at once by one thread: their error then stays in the cache
+LONG_SCAN = 1 << 23  # values whose largest takes so long to find that a first map does not wait for it
 BETWEEN = 0.5  # seconds between two maps after the first
 
 
@@ -69,7 +71,8 @@ def error_map(
 
     The rows are those of the output. of: name of one of the tensors that it is made of: then that tensor's rows, in
     its own order (rotary heads are permuted in a GGUF, and experts stacked). expert: this matrix of a stack only.
-    Memory does not grow with the rows. A tensor that is copied has no error.
+    Memory does not grow with the rows. Where a format needs the largest value of a large matrix, the first map is made
+    with that of a few rows and does not count for the others. A tensor that is copied has no error.
     Raises UserError when the values can not be stored, IndexError for an expert or name that is not there, Cancelled.
     """
     rows = _rows(tensor, expert, of)
@@ -80,6 +83,16 @@ def error_map(
     last, wanted = time.perf_counter(), seconds
     pool = ThreadPoolExecutor(worker_count(), thread_name_prefix="bitsmith-error")
     try:
+        if tensor.format.needs_amax and len(rows.output) * tensor.columns > LONG_SCAN and tensor.columns <= LONG_ROW:
+            rough = _Sums(tensor, expert, rows, height, width)
+            amax = _rough_amax(checkpoint, tensor, rows)
+            tasks = next(_phases(checkpoint, tensor, method, rows, total.height, token, amax))
+            for part in _results(pool, tasks, lambda t: _run(checkpoint, tensor, t, rows, total.column_starts), token):
+                rough.add(part)
+                if time.perf_counter() - last > wanted:
+                    break
+            yield rough.map()
+            last, wanted = time.perf_counter(), BETWEEN
         for tasks in _phases(checkpoint, tensor, method, rows, total.height, token):
             for part in _results(pool, tasks, lambda t: _run(checkpoint, tensor, t, rows, total.column_starts), token):
                 total.add(part)
@@ -135,9 +148,18 @@ class _Task:
 
 
 def _phases(
-    checkpoint: Checkpoint, t: TensorPlan, method: Method, rows: _Rows, cells: int, token: CancelToken
+    checkpoint: Checkpoint,
+    t: TensorPlan,
+    method: Method,
+    rows: _Rows,
+    cells: int,
+    token: CancelToken,
+    amax: float | None = None,
 ) -> Iterator[Iterator[_Task]]:
-    """An overview, one run of rows for each row of cells; then all other rows. Both spread evenly from the start on."""
+    """An overview, one run of rows for each row of cells; then all other rows. Both spread evenly from the start on.
+
+    amax: to be taken for that of each matrix, None to find it.
+    """
     options = EncodeOptions(method=method)
     if t.columns > LONG_ROW:
         blocks = [b for b in split(0, t, worker_count()) if np.isin(np.arange(b.start, b.stop), rows.output).any()]
@@ -150,11 +172,23 @@ def _phases(
     overview = np.zeros(len(starts), bool)
     overview[stride // 2 :: stride] = True
     for chosen in (starts[overview], starts[~overview]):
-        yield _tasks(checkpoint, t, options, chosen, unit, token)
+        yield _tasks(checkpoint, t, options, chosen, unit, token, amax)
+
+
+def _rough_amax(checkpoint: Checkpoint, t: TensorPlan, rows: _Rows) -> float:
+    """Largest |value| of a few rows: NVFP4's tensor scale leaves room above the largest value, so it seldom differs."""
+    some = rows.output[:: max(1, len(rows.output) // 16)]
+    return max(float(ops.scan(read_mapped(checkpoint, t.source, int(row), int(row) + 1)).amax) for row in some)
 
 
 def _tasks(
-    checkpoint: Checkpoint, t: TensorPlan, options: EncodeOptions, starts: np.ndarray, unit: int, token: CancelToken
+    checkpoint: Checkpoint,
+    t: TensorPlan,
+    options: EncodeOptions,
+    starts: np.ndarray,
+    unit: int,
+    token: CancelToken,
+    amax: float | None = None,
 ) -> Iterator[_Task]:
     """Tasks of about TASK_VALUES, each of neighbouring runs; far ones follow each other."""
     needs_amax = t.format is not None and t.format.needs_amax
@@ -165,7 +199,7 @@ def _tasks(
         if not own.size:
             continue
         if needs_amax:
-            options = replace(options, amax=matrix_amax(checkpoint, t, first, token))
+            options = replace(options, amax=matrix_amax(checkpoint, t, first, token) if amax is None else amax)
         pieces = np.array_split(own, -(-len(own) // count))
         for i in _far_apart(len(pieces)):
             yield _Task(_joined(pieces[i], unit, t.rows), (0, t.columns), options)

@@ -96,6 +96,18 @@ def test_no_long_pause_between_maps_changes_no_figure(llama, monkeypatch):
     assert one.stats.rms_error == pytest.approx(other.stats.rms_error, rel=1e-12)
 
 
+def test_a_large_matrix_is_seen_before_its_largest_value_is_known(llama, monkeypatch):
+    t = planned(llama, gguf_recipe("NVFP4"), "blk.0.ffn_down.weight")
+    want = last(error_map(llama, t, Method.SEARCH, CancelToken(), 8, 8))
+    monkeypatch.setattr(module, "LONG_SCAN", 1000)
+    maps = list(error_map(llama, t, Method.SEARCH, CancelToken(), 8, 8))
+    assert len(maps) >= 2
+    assert 0 < maps[0].done < 1
+    assert maps[0].stats.snr_db == pytest.approx(want.stats.snr_db, abs=3)
+    np.testing.assert_array_equal(maps[-1].cells, want.cells)
+    assert maps[-1].stats == want.stats
+
+
 def test_a_source_tensors_rows_come_in_its_own_order(llama):
     """Rows of the query projection are permuted in GGUF; `of` undoes it."""
     t = planned(llama, Recipe("Q4_0"), "blk.0.attn_q.weight")
