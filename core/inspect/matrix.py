@@ -65,15 +65,19 @@ class Matrix:
             return _float8_as_bf16(self.tensor.dtype)[raw]
         return raw.reshape(-1).view("<u2").reshape(len(raw), -1)
 
+    @property
+    def cut(self) -> bool:
+        """Whether rows are so long that CELL of them can not be held, and are read in pieces."""
+        return min(CELL, self.rows) * self.columns > WHOLE_ROWS
+
     def blocks(self) -> list[tuple[int, int, Columns]]:
         """(first row, last row, columns) of blocks in reading order. They begin at multiples of CELL rows and columns.
 
-        Whole rows, but for rows so long that CELL of them can not be held.
+        Whole rows, unless they are `cut`.
         """
-        height = min(CELL, self.rows)
         if not self.rows or not self.columns:
             return []
-        if height * self.columns > WHOLE_ROWS:
+        if self.cut:
             width = BLOCK_VALUES // CELL
             return [
                 (row, min(self.rows, row + CELL), (left, min(self.columns, left + width)))

@@ -18,7 +18,8 @@ from kernels import ops
 HELD_BYTES = 256 << 20  # a tensor whose values take no more is held, so that any window of it is drawn from memory
 POOLED_AT_ONCE = 1 << 26  # held values that a picture is still drawn from: some 10 ms on two cores
 LONG_ROW = 1 << 17  # bytes: below, reading a whole row takes less than finding a part of it
-READ_VALUES = 1 << 22  # of a window that are read from the file at once
+READ_AT_ONCE = 1 << 24  # values of a window that a picture is drawn from, of a tensor that is not held
+READ_VALUES = 1 << 22  # of those, in one piece
 SMALLEST_LEVEL = 64  # cells along the longer side of the coarsest level, at least
 
 
@@ -43,8 +44,9 @@ class Pyramid:
         """float32 [height, width]: largest |x| of each cell of the window rows × columns.
 
         Cell i of h over n rows covers rows ⌊i·n/h⌋ … ⌊(i+1)·n/h⌋, at least one: with more cells than rows, rows are
-        repeated. Where a kept level is used, that is for windows of more than `POOLED_AT_ONCE` values and for tensors
-        that are not held, cells reach outward to whole cells of that level, which are no larger than the picture's.
+        repeated. Where a kept level is used, cells reach outward to whole cells of that level, which are 8 × 8 values
+        or no larger than the picture's cells: for windows of more than `POOLED_AT_ONCE` values, and of tensors that are
+        not held for those of more than `READ_AT_ONCE` or of cells of 8 × 8 values and more.
         Raises IndexError for a window outside of the tensor, ValueError for an empty one.
         """
         check_window(self._matrix, rows, columns)
@@ -53,9 +55,9 @@ class Pyramid:
         if self._held is not None and values <= POOLED_AT_ONCE:
             return ops.pool_max(self._held, self._matrix.dtype, down, across, worker_count())
         size = min((rows[1] - rows[0]) / height, (columns[1] - columns[0]) / width)
-        if size < CELL:
+        if size < CELL and values <= READ_AT_ONCE:
             return _pool_from(self._matrix, self._held, columns, down, across)
-        level = min(int(np.log2(size / CELL)), len(self._levels) - 1)
+        level = min(max(0, int(np.log2(max(size, CELL) / CELL))), len(self._levels) - 1)
         cell = CELL << level
         spans = [(starts // cell, -(-stops // cell)) for starts, stops in (down, across)]
         return ops.pool_max(self._levels[level], "F32", spans[0], spans[1], worker_count())

@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from core.checkpoint.base import Checkpoint, Columns
-from core.inspect.matrix import CELL, WHOLE_ROWS, Matrix, in_parallel, to_values
+from core.inspect.matrix import Matrix, in_parallel, to_values
 from core.inspect.picture import PictureParts, Pyramid
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
@@ -38,7 +38,8 @@ class ChannelStats:
 
     axis: 'output' (rows) or 'input' (columns). max: of |x|. rms: √mean(x²). median: of |x|, the mean of the middle two
     for an even count. median_share: share of each channel's values that the median was taken from; below 1 only for
-    tensors or rows that are too large to be held (`HELD_BYTES`), where it is that of evenly spaced ones.
+    tensors or rows that are too large to be held (`HELD_BYTES`), where it is that of evenly spaced ones. Columns of
+    rows of more than 8 M values are no channels: all three are empty.
     """
 
     axis: str
@@ -212,10 +213,10 @@ class ValueSums:
 
 
 class ChannelTotals:
-    """Largest |x| and RMS of the rows and columns of a matrix, from its blocks in order."""
+    """Largest |x| and RMS of the rows and columns of a matrix, from its blocks in order. Of cut rows, no columns."""
 
     def __init__(self, matrix: Matrix) -> None:
-        rows, columns = matrix.rows, matrix.columns
+        rows, columns = matrix.rows, 0 if matrix.cut else matrix.columns
         self._row_max, self._row_squares = np.zeros(rows, np.float32), np.zeros(rows)
         self._row_finite = np.zeros(rows, np.int64)
         self._max, self._squares = np.zeros(columns, np.float32), np.zeros(columns)
@@ -223,14 +224,14 @@ class ChannelTotals:
 
     def add(self, block: Block, found: ops.ChannelSums) -> None:
         """What `ops.channel_sums` says of a block."""
-        start, stop, (left, right) = block
-        r, c = slice(start, stop), slice(left, right)
+        r = slice(block[0], block[1])
         np.maximum(self._row_max[r], found.row_max, out=self._row_max[r])
         self._row_squares[r] += found.row_squares
         self._row_finite[r] += found.row_finite
-        np.maximum(self._max[c], found.column_max, out=self._max[c])
-        self._squares[c] += found.column_squares
-        self._finite[c] -= found.column_nonfinite
+        if len(self._max):
+            np.maximum(self._max, found.column_max, out=self._max)
+            self._squares += found.column_squares
+            self._finite -= found.column_nonfinite
 
     def finish(self, medians: tuple[Medians, Medians] | None = None) -> tuple[ChannelStats, ChannelStats]:
         """The rows and the columns; without medians, those are NaN."""
@@ -250,29 +251,22 @@ class _ChannelMedians:
 
     def __init__(self, matrix: Matrix, held: np.ndarray | None) -> None:
         self._matrix, self._held = matrix, held
-        rows, columns = matrix.rows, matrix.columns
-        self._cut = bool(rows) and min(CELL, rows) * columns > WHOLE_ROWS
-        self._rows, self._columns = np.zeros(rows, np.float32), np.zeros(columns, np.float32)
+        self._rows = np.zeros(matrix.rows, np.float32)
         self._every_row = max(1, -(-matrix.nbytes // SAMPLE_BYTES))
-        self._every_column = max(1, -(-columns // LONG_ROW_SAMPLE))
+        self._every_column = max(1, -(-matrix.columns // LONG_ROW_SAMPLE))
         self._samples: list[np.ndarray] = []
         self._pieces: list[np.ndarray] = []
 
     def keep(self, block: Block, stored: np.ndarray) -> np.ndarray:
-        """What is kept of a block for medians that need more than one: evenly spaced rows, or columns of cut rows.
-
-        Of cut rows that are not held, the first CELL rows are all that column medians are taken from.
-        """
-        start, _, columns = block
-        if not self._cut:
-            return stored[:0] if self._held is not None else stored[-start % self._every_row :: self._every_row].copy()
-        if start == 0 and self._held is None:
-            self._columns[slice(*columns)] = ops.column_medians(stored, self._matrix.dtype)
-        return stored[:, -columns[0] % self._every_column :: self._every_column].copy()
+        """What is kept of a block for medians that need more than one: evenly spaced rows, or columns of cut rows."""
+        start, _, (left, _) = block
+        if self._matrix.cut:
+            return stored[:, -left % self._every_column :: self._every_column].copy()
+        return stored[:0] if self._held is not None else stored[-start % self._every_row :: self._every_row].copy()
 
     def add(self, block: Block, found: ops.ChannelSums, kept: np.ndarray) -> None:
         start, stop, (_, right) = block
-        if not self._cut:
+        if not self._matrix.cut:
             self._rows[start:stop] = found.row_median
             if len(kept):
                 self._samples.append(kept)
@@ -286,12 +280,14 @@ class _ChannelMedians:
     def finish(self) -> tuple[Medians, Medians]:
         """Of the rows and of the columns, each with the share of the values that they are of."""
         m = self._matrix
-        of_rows = -(-m.columns // self._every_column) / m.columns if self._cut else 1.0
+        if m.cut:
+            share = -(-m.columns // self._every_column) / m.columns
+            return (self._rows, share), (np.zeros(0, np.float32), 0.0)
         sampled = np.concatenate(self._samples) if self._samples else self._held
-        seen = min(CELL, m.rows)
-        if sampled is not None:
-            self._columns, seen = ops.column_medians(sampled, m.dtype, worker_count()), len(sampled)
-        return (self._rows, of_rows), (self._columns, seen / m.rows if m.rows else 1.0)
+        if sampled is None:
+            return (self._rows, 1.0), (np.zeros(m.columns, np.float32), 1.0)
+        medians = ops.column_medians(sampled, m.dtype, worker_count())
+        return (self._rows, 1.0), (medians, len(sampled) / m.rows if m.rows else 1.0)
 
 
 def _rms(squares: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -124,3 +124,20 @@ def test_windows_outside_and_empty(tmp_path: Path) -> None:
         for rows, height in (((5, 5), 1), ((0, 5), 0)):
             with pytest.raises(ValueError):
                 pyramid.pooled(rows, (0, 5), height, 1)
+
+
+def test_a_tall_window_that_is_not_held_comes_from_the_kept_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More columns of the picture than cells: nothing is read, and an outlier is within 8 values of its place."""
+    monkeypatch.setattr(picture_module, "HELD_BYTES", 1000)
+    monkeypatch.setattr(picture_module, "READ_AT_ONCE", 1000)
+    v = weights()
+    with open_checkpoint(write(tmp_path, v)) as checkpoint:
+        pyramid = build_pyramid(checkpoint, checkpoint.tensors[0], CancelToken())
+        monkeypatch.setattr(type(checkpoint), "read_raw", None)
+        found = pyramid.pooled((0, ROWS), (0, COLUMNS), 20, COLUMNS)
+    assert (found >= expected(v, (0, ROWS), (0, COLUMNS), 20, COLUMNS)).all()
+    y, x = np.nonzero(found == 50)
+    assert set(y) == {431 * 20 // ROWS}
+    assert set(x) == set(range(976, 984))
