@@ -1,5 +1,7 @@
 #include "packed.h"
 
+#include "code_bits.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -38,7 +40,7 @@ void set_layout(Packed& packed) {
             head = 64 + entries * kTile;
             break;
         case Scales::kPair6:
-            head = (minimums ? 64 : 32) + 12 * kTile;
+            head = 64 + 3 * kTile * 4;
             break;
         default:
             head += packed.offsets == Offsets::kZeros ? entries * kTile : minimums ? 2 * entries * kTile : 0;
@@ -142,10 +144,10 @@ static Scale scale_at(const Packed& w, const uint8_t* head, int r, int column) {
         }
         case Scales::kPair6: {
             const bool minimums = w.offsets == Offsets::kMinimums;
-            const uint8_t *low = head + (minimums ? 64 : 32), *high = low + kChunkSteps * kTile;
-            const int step = column / kStep, lows = low[step * kTile + r],
-                      highs = high[step / 2 * kTile + r] >> (step % 2 * 4);
-            const int a = (lows & 15) | (highs & 3) << 4, b = lows >> 4 | (highs >> 2 & 3) << 4;
+            const int step = column / kStep, group = step / 4;
+            const uint8_t* pair = head + 64 + r * 4 + step % 4;
+            const int a = (pair[0] >> (4 * group) & 15) | (pair[128] >> (2 * group) & 3) << 4,
+                      b = (pair[64] >> (4 * group) & 15) | (pair[128] >> (4 + 2 * group) & 3) << 4;
             if (minimums) return {d * float(a), -(f16_at(head + 32 + 2 * r) * float(b))};
             s.scale = d * float((i % 2 ? b : a) - 32);
             return s;
@@ -159,20 +161,12 @@ static Scale scale_at(const Packed& w, const uint8_t* head, int r, int column) {
 
 // The stored code of row r and `column` 0…31 of the step at p.
 static int code_at(const Packed& w, const uint8_t* p, int r, int column) {
-    const int quad = column / 4, at = r * 4 + column % 4;
-    if (w.bits == 8) return p[64 * quad + at];
-    int code = 0, placed = 0;
-    if (w.bits & 4) {
-        code = p[64 * (quad % 4) + at] >> (quad / 4 * 4) & 15;
-        p += 256;
-        placed = 4;
+    const Pieces pieces = pieces_of(w.bits, column / 4);
+    int code = 0;
+    for (int i = 0; i < pieces.count; ++i) {
+        const Piece& piece = pieces.at[i];
+        code |= (p[64 * piece.vector + r * 4 + column % 4] >> piece.from & ((1 << piece.count) - 1)) << piece.to;
     }
-    if (w.bits & 2) {
-        code |= (p[64 * (quad % 2) + at] >> (quad / 2 * 2) & 3) << placed;
-        p += 128;
-        placed += 2;
-    }
-    if (w.bits & 1) code |= (p[at] >> quad & 1) << placed;
     return code;
 }
 

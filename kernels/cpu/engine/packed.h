@@ -2,12 +2,9 @@
 //
 // Weights: tiles of 16 rows; a tile is one stream of chunks of 256 columns: a head with the chunk's scales, then its
 // codes in steps of 32 columns. In a step, codes lie as quads: 64 bytes = 16 rows × 4 neighbouring columns, eight quads
-// a step. A code is the sum of bit planes, lowest bits first:
-//   8 bits  512 B  byte of quad q at 64·q
-//   4 bits  256 B  vector v = 0…3: low nibbles are quad v, high nibbles quad v + 4
-//   2 bits  128 B  vector v = 0, 1: bits 2j, 2j + 1 are quad 2j + v
-//   1 bit    64 B  bit j is quad j
-// so 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2 and 7 = 4 + 2 + 1 bits. Float weights: F32, F16 and 8-bit floats are [column][16
+// a step. Codes of b bits take b vectors of 64 bytes: quads that have a vector to themselves lie in its low bits, the
+// others are put together from the bits above those, so that most codes take one mask, and vectors are read in order.
+// code_bits.h says which bits are where. Float weights: F32, F16 and 8-bit floats are [column][16
 // rows]; BF16 is [pair of columns][16 rows][2]. Rows past the last are zeros, and so are columns that fill up a step.
 //
 // Activations: panels of up to 12 tokens, so that a product reads them as one stream. See Act.
@@ -45,9 +42,10 @@ enum class Scales : uint8_t {
     kE8M0,   // [n], half of 2^(e − 127)
     kE4M3,   // [n], unsigned, without NaN; half of it
     kSub8,   // d F16, then [n] int8
-    kPair6,  // d F16 (dmin F16 where minimums), then pairs (a, b) of 6 bits, one a step: low nibbles [8] a | b << 4,
-             // top two bits [4] of steps 2j and 2j + 1: a0 | b0 << 2 | a1 << 4 | b1 << 6. With minimums, a is the scale
-             // and b the minimum of a step; without, a and b are the scales + 32 of its halves
+    kPair6,  // d F16, dmin F16 (zeros without minimums), then pairs (a, b) of 6 bits, one a step. Three vectors whose
+             // byte 4·row + s % 4 is of step s: low four bits of a, in nibble s / 4; of b; and the top bits,
+             // a >> 4 at bit 2·(s / 4) and b >> 4 at bit 4 + 2·(s / 4). With minimums, a is the scale and b the
+             // minimum of a step; without, a and b are the scales + 32 of its halves
     kSub4,   // d, dmin F16, then [n] scale | minimum << 4
 };
 // What is subtracted or added. In the head after the scales, where it is not part of them.

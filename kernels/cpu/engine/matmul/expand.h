@@ -22,8 +22,33 @@ BITSMITH_INLINE Floats half_power(const uint8_t* p) {
     const Ints e = widen_u8(p), normal = shift<23>(e + splat(-1));
     return as_floats(where_equal(e, 0, splat(0x00200000), where_equal(e, 1, splat(0x00400000), normal)));
 }
-BITSMITH_INLINE Floats six_bits(Ints low, Ints high) {
-    return to_float((low & splat(15)) | (high & splat(0x30)));
+
+// The pairs of kPair6 whose bytes are steps 4·g…4·g + 3.
+struct Pairs {
+    Ints a, b;
+};
+template <int g>
+BITSMITH_INLINE Pairs load_pairs(const uint8_t* head) {
+    const Bytes low = splat_byte(15), high = splat_byte(0x30), top = load_bytes(head + 192);
+    const Bytes a = shift<-4 * g>(load_bytes(head + 64)) & low, b = shift<-4 * g>(load_bytes(head + 128)) & low;
+    return {as_lanes(merge(shift<4 - 2 * g>(top), high, a)), as_lanes(merge(shift<-2 * g>(top), high, b))};
+}
+// Byte k of every lane.
+template <int k>
+BITSMITH_INLINE Ints byte_of(Ints lanes) {
+    if constexpr (k == 3) return shift<-24>(lanes);
+    return shift<-8 * k>(lanes) & splat(255);
+}
+template <int k>
+BITSMITH_INLINE Pairs pair_of(const Pairs& pairs) {
+    return {byte_of<k>(pairs.a), byte_of<k>(pairs.b)};
+}
+template <class Run>
+BITSMITH_INLINE void each_pair(const Pairs& pairs, int first, int steps, const Run& run) {
+    if (first < steps) run(first, pair_of<0>(pairs));
+    if (first + 1 < steps) run(first + 1, pair_of<1>(pairs));
+    if (first + 2 < steps) run(first + 2, pair_of<2>(pairs));
+    if (first + 3 < steps) run(first + 3, pair_of<3>(pairs));
 }
 
 // scale, minimum: float32 [n][16], one entry a step, or one a half step where scales are that fine. What is added to
@@ -79,22 +104,17 @@ inline void expand(const Packed& w, const uint8_t* head, int steps, float* scale
             const Floats d = load_f16(halfwords(head));
             const bool minimums = w.offsets == Offsets::kMinimums;
             const Floats dmin = minimums ? load_f16(halfwords(head) + kTile) * splat(-1.0f) : d;
-            const uint8_t *low = head + (minimums ? 64 : 32), *high = low + kChunkSteps * kTile;
-            float *a = scale, *b = minimum;
-            for (int i = 0; i < steps; ++i) {
-                const Ints lows = widen_u8(low + i * kTile);
-                Ints highs = widen_u8(high + i / 2 * kTile);
-                if (i % 2) highs = shift<-4>(highs);
-                const Floats first = six_bits(lows, shift<4>(highs)),
-                             second = six_bits(shift<-4>(lows), shift<2>(highs));
+            const auto put = [&](int i, const Pairs& pair) {
                 if (minimums) {
-                    store(a + i * kTile, d * first);
-                    store(b + i * kTile, dmin * second);
+                    store(scale + i * kTile, d * to_float(pair.a));
+                    store(minimum + i * kTile, dmin * to_float(pair.b));
                 } else {
-                    store(a + 2 * i * kTile, d * (first + splat(-32.0f)));
-                    store(a + (2 * i + 1) * kTile, d * (second + splat(-32.0f)));
+                    store(scale + 2 * i * kTile, d * to_float(pair.a - splat(32)));
+                    store(scale + (2 * i + 1) * kTile, d * to_float(pair.b - splat(32)));
                 }
-            }
+            };
+            each_pair(load_pairs<0>(head), 0, steps, put);
+            if (steps > 4) each_pair(load_pairs<1>(head), 4, steps, put);
             return;
         }
     }

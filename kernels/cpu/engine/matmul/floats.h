@@ -16,11 +16,11 @@ BITSMITH_INLINE void quad_floats(Bytes quad, float* out, const Value& value) {
     store(out + 3 * kTile, value(shift<-24>(all)));
 }
 template <int i, class Quads, class Value>
-BITSMITH_INLINE void quads_floats(const Quads& quads, const uint8_t* p, float* out, const Value& first,
+BITSMITH_INLINE void quads_floats(const Quads& quads, const typename Quads::Step& step, float* out, const Value& first,
                                   const Value& second) {
     if constexpr (i < kQuads) {
-        quad_floats(quads.template get<i>(p), out + i * 4 * kTile, i < 4 ? first : second);
-        quads_floats<i + 1>(quads, p, out, first, second);
+        quad_floats(quads.template get<i>(step), out + i * 4 * kTile, i < 4 ? first : second);
+        quads_floats<i + 1>(quads, step, out, first, second);
     }
 }
 
@@ -51,11 +51,11 @@ void decode_integers(const Packed& w, const uint8_t* p, int steps, float* out) {
         const int first = s * each * kTile, second = (s * each + each - 1) * kTile;
         if (w.codes == Codes::kFloatTable) {
             const FloatTable table = load_table(w.table);
-            quads_floats<0>(quads, p, out, TableValue{table, load(scale + first)},
+            quads_floats<0>(quads, quads.load(p), out, TableValue{table, load(scale + first)},
                             TableValue{table, load(scale + second)});
         } else {
             const Floats zero = splat(float(-w.zero));
-            quads_floats<0>(quads, p, out,
+            quads_floats<0>(quads, quads.load(p), out,
                             IntegerValue{load(scale + first), minimums ? load(minimum + first) : zero, minimums},
                             IntegerValue{load(scale + second), minimums ? load(minimum + second) : zero, minimums});
         }

@@ -1,37 +1,14 @@
 // Products of integer codes with int8 activations: whole dot products of a step in int32, then scales in float32.
 //
-// Up to four tokens: codes go from their planes through registers into the dot product, one pass over the weights.
-// More: the codes of a tile are unpacked to bytes once, and every panel of tokens reads those.
+// Up to four tokens: vector.h. More: the codes of a tile are unpacked to bytes once, and every panel of tokens reads
+// those.
 #pragma once
 #include "expand.h"
 #include "quads.h"
+#include "vector.h"
 #include "write.h"
 
 namespace bitsmith::engine::BITSMITH_NS {
-
-// Pointers to one panel, at its first step.
-struct PanelView {
-    const int8_t* codes;
-    const float *scales, *products;  // products, sums: of half steps where weights have scales that fine
-    const int32_t* sums;
-    int width;
-};
-BITSMITH_INLINE PanelView panel_view(const Act& act, int64_t panel, bool halves) {
-    PanelView v = {reinterpret_cast<const int8_t*>(act.codes(panel)), act.scales(panel), nullptr, nullptr,
-                   act.width(panel)};
-    v.products = halves ? act.half_products(panel) : act.step_products(panel);
-    v.sums = halves ? act.half_sums(panel) : act.step_sums(panel);
-    return v;
-}
-// `steps` later.
-BITSMITH_INLINE PanelView advanced(PanelView v, int64_t steps, bool halves) {
-    v.codes += steps * kStep * v.width;
-    v.scales += steps * v.width;
-    const int64_t entries = (halves ? 2 : 1) * steps * v.width;
-    v.products += entries;
-    v.sums += entries;
-    return v;
-}
 
 // acc[c] += the dot products of quads first…first + kCount − 1.
 template <int kFirst, int kCount, int C, class Quads>
@@ -44,67 +21,6 @@ BITSMITH_INLINE void dot_quads(const Quads& quads, const uint8_t* p, const int8_
     }
 }
 
-// The planes of a step are read by turns, which the processor's own prefetcher takes for no stream; so every line is
-// asked for once in the order of addresses. Worth a third of the rate from memory for six bits.
-template <int kBytes>
-BITSMITH_INLINE void touch_in_order(const uint8_t* p) {
-    BITSMITH_UNROLL for (int at = 0; at < kBytes; at += 64) prefetch(p + at);
-}
-
-// One tile with the C ≤ 4 tokens of a panel.
-template <int C, class Quads>
-BITSMITH_INLINE void vector_tile(const Packed& w, const Quads& quads, PanelView x, int64_t tile, Floats* out) {
-    const bool halves = w.halves(), minimums = w.offsets != Offsets::kZero;
-    const int zero = w.zero - (Quads::kEightBits ? kByteBias : 0), entries = halves ? 2 : 1;
-    alignas(64) float scale[2 * kChunkSteps * kTile], minimum[2 * kChunkSteps * kTile];
-    BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = zero_floats();
-    const uint8_t* p = w.tile(tile);
-    for (int64_t chunk = 0; chunk * kChunkSteps < w.steps; ++chunk) {
-        const int steps = w.chunk_steps(chunk);
-        expand(w, p, steps, scale, minimum);
-        p += w.head_bytes;
-        const float *ws = scale, *wm = minimum;
-        for (int s = 0; s < steps; ++s, p += Quads::kStepBytes) {
-            if constexpr (Quads::kPlanes > 1) touch_in_order<Quads::kStepBytes>(p);
-            Ints first[C], second[C];
-            BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
-                first[c] = splat(-zero * x.sums[c]);
-                second[c] = halves ? splat(-zero * x.sums[C + c]) : zero_ints();
-            }
-            dot_quads<0, 4, C>(quads, p, x.codes, C, first);
-            dot_quads<4, 4, C>(quads, p, x.codes, C, second);
-            BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
-                const Floats sx = splat(x.scales[c]);
-                if (halves) {
-                    out[c] = fma(to_float(first[c]) * sx, load(ws), out[c]);
-                    out[c] = fma(to_float(second[c]) * sx, load(ws + kTile), out[c]);
-                    if (minimums) out[c] = fma(load(wm + kTile), splat(x.products[C + c]), out[c]);
-                } else {
-                    out[c] = fma(to_float(first[c] + second[c]) * sx, load(ws), out[c]);
-                }
-                if (minimums) out[c] = fma(load(wm), splat(x.products[c]), out[c]);
-            }
-            ws += entries * kTile;
-            wm += entries * kTile;
-            x.codes += kStep * C;
-            x.scales += C;
-            x.sums += entries * C;
-            x.products += entries * C;
-        }
-    }
-}
-
-template <int C, class Quads>
-void vector_tiles(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end) {
-    const Quads quads(w);
-    const PanelView x = panel_view(act, 0, w.halves());
-    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-        Floats sums[C];
-        vector_tile<C>(w, quads, x, tile, sums);
-        write<C>(w, out, tile, 0, act.rows, sums, out.accumulate, true);
-    }
-}
-
 // Steps that are unpacked at a time: 128 KB of codes, and at most as many of scales, in scratch.
 constexpr int kPieceSteps = 256;
 
@@ -114,10 +30,10 @@ struct Unpacked {
 };
 
 template <int i, class Quads>
-BITSMITH_INLINE void unpack_quads(const Quads& quads, const uint8_t* p, uint8_t* out) {
+BITSMITH_INLINE void unpack_quads(const Quads& quads, const typename Quads::Step& step, uint8_t* out) {
     if constexpr (i < kQuads) {
-        store_bytes(out + i * 64, quads.template get<i>(p));
-        unpack_quads<i + 1>(quads, p, out);
+        store_bytes(out + i * 64, quads.template get<i>(step));
+        unpack_quads<i + 1>(quads, step, out);
     }
 }
 
@@ -132,7 +48,7 @@ void unpack_tile(const Packed& w, int64_t tile, int64_t first, int steps, const 
         expand(w, p, count, to.scale + at * entries * kTile, to.minimum + at * entries * kTile);
         p += w.head_bytes;
         for (int s = 0; s < count; ++s, p += Quads::kStepBytes)
-            unpack_quads<0>(quads, p, to.codes + (at + s) * kStep * kTile);
+            unpack_quads<0>(quads, quads.load(p), to.codes + (at + s) * kStep * kTile);
     }
 }
 
@@ -230,13 +146,11 @@ void matrix_tiles(const Packed& w, const Act& act, const Output& out, int64_t ti
 
 inline void linear_integer(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end,
                            uint8_t* scratch) {
+    if constexpr (kFused) {
+        if (vector_product(w, act, out, tile_begin, tile_end, scratch)) return;
+    }
     with_quads(w, [&](auto quads) {
         using Quads = decltype(quads);
-        if constexpr (kFused) {
-            if (act.rows == 1) return vector_tiles<1, Quads>(w, act, out, tile_begin, tile_end);
-            if (act.rows == 2) return vector_tiles<2, Quads>(w, act, out, tile_begin, tile_end);
-            if (act.rows <= 4) return vector_tiles<4, Quads>(w, act, out, tile_begin, tile_end);
-        }
         matrix_tiles<Quads>(w, act, out, tile_begin, tile_end, scratch);
     });
 }

@@ -99,10 +99,13 @@ void q2_k_head(const Packed&, const uint8_t* in, int, int r, uint8_t* head) {
     memcpy(head + 32 + 2 * r, in + 82, 2);
     for (int i = 0; i < 16; ++i) head[64 + i * kTile + r] = in[i];
 }
-void put_pair(uint8_t* low, int step, int r, int a, int b) {
-    uint8_t* high = low + kChunkSteps * kTile + step / 2 * kTile + r;
-    low[step * kTile + r] = uint8_t((a & 15) | (b & 15) << 4);
-    *high = uint8_t((step % 2 ? *high & 15 : 0) | (a >> 4 | b >> 4 << 2) << (step % 2 * 4));
+// Into zeros; see Scales::kPair6.
+void put_pair(uint8_t* head, int step, int r, int a, int b) {
+    const int group = step / 4;
+    uint8_t* pair = head + 64 + r * 4 + step % 4;
+    pair[0] |= uint8_t((a & 15) << (4 * group));
+    pair[64] |= uint8_t((b & 15) << (4 * group));
+    pair[128] |= uint8_t((a >> 4 | b >> 4 << 4) << (2 * group));
 }
 void q3_k_head(const Packed&, const uint8_t* in, int, int r, uint8_t* head) {
     memcpy(head + 2 * r, in + 108, 2);
@@ -110,18 +113,18 @@ void q3_k_head(const Packed&, const uint8_t* in, int, int r, uint8_t* head) {
     int scale[16];
     for (int i = 0; i < 16; ++i)
         scale[i] = (packed[i % 8] >> (i / 8 * 4) & 15) | (packed[8 + i % 4] >> (i / 4 * 2) & 3) << 4;
-    for (int step = 0; step < 8; ++step) put_pair(head + 32, step, r, scale[2 * step], scale[2 * step + 1]);
+    for (int step = 0; step < 8; ++step) put_pair(head, step, r, scale[2 * step], scale[2 * step + 1]);
 }
 void q45_k_head(const Packed&, const uint8_t* in, int, int r, uint8_t* head) {
     memcpy(head + 2 * r, in, 2);
     memcpy(head + 32 + 2 * r, in + 2, 2);
     const uint8_t* packed = in + 4;
     for (int i = 0; i < 4; ++i) {
-        put_pair(head + 64, i, r, packed[i] & 63, packed[i + 4] & 63);
+        put_pair(head, i, r, packed[i] & 63, packed[i + 4] & 63);
     }
     for (int i = 4; i < 8; ++i) {
         const int low = packed[i + 4];
-        put_pair(head + 64, i, r, (low & 15) | packed[i - 4] >> 6 << 4, low >> 4 | packed[i] >> 6 << 4);
+        put_pair(head, i, r, (low & 15) | packed[i - 4] >> 6 << 4, low >> 4 | packed[i] >> 6 << 4);
     }
 }
 void q6_k_head(const Packed&, const uint8_t* in, int, int r, uint8_t* head) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <string.h>
 
+#include "../code_bits.h"
 #include "../packed.h"
 
 namespace bitsmith::engine {
@@ -11,33 +12,40 @@ inline uint8_t* chunk_at(const Packed& w, int64_t row, int64_t column) {
     return w.data + row / kTile * w.tile_bytes + column / kChunk * w.chunk_bytes();
 }
 
-// Codes of one step of row r, into planes that were zeros.
-inline void place_step(int bits, uint8_t* step, int r, const uint8_t* codes) {
-    uint32_t quads[kQuads];
-    memcpy(quads, codes, kStep);
-    const auto put = [r](uint8_t* vector, uint32_t four) { memcpy(vector + 4 * r, &four, 4); };
-    if (bits == 8) {
-        for (int q = 0; q < kQuads; ++q) put(step + 64 * q, quads[q]);
-        return;
-    }
-    if (bits & 4) {
-        for (int v = 0; v < 4; ++v) put(step + 64 * v, (quads[v] & 0x0f0f0f0f) | (quads[v + 4] & 0x0f0f0f0f) << 4);
-        for (uint32_t& quad : quads) quad = quad >> 4 & 0x0f0f0f0f;
-        step += 256;
-    }
-    if (bits & 2) {
-        for (int v = 0; v < 2; ++v) {
-            uint32_t four = 0;
-            for (int j = 0; j < 4; ++j) four |= (quads[2 * j + v] & 0x03030303) << (2 * j);
-            put(step + 64 * v, four);
+// Codes of one step of row r, into vectors that were zeros.
+template <int kBits>
+inline void place_step(uint8_t* step, int r, const uint8_t* codes) {
+    uint32_t vectors[kBits] = {};
+    for (int q = 0; q < kQuads; ++q) {
+        uint32_t quad;
+        memcpy(&quad, codes + 4 * q, 4);
+        const Pieces pieces = pieces_of(kBits, q);
+        for (int i = 0; i < pieces.count; ++i) {
+            const Piece& piece = pieces.at[i];
+            const uint32_t mask = 0x01010101u * ((1u << piece.count) - 1);
+            vectors[piece.vector] |= (quad >> piece.to & mask) << piece.from;
         }
-        for (uint32_t& quad : quads) quad = quad >> 2 & 0x3f3f3f3f;
-        step += 128;
     }
-    if (bits & 1) {
-        uint32_t four = 0;
-        for (int q = 0; q < kQuads; ++q) four |= (quads[q] & 0x01010101) << q;
-        put(step, four);
+    for (int v = 0; v < kBits; ++v) memcpy(step + 64 * v + 4 * r, &vectors[v], 4);
+}
+inline void place_step(int bits, uint8_t* step, int r, const uint8_t* codes) {
+    switch (bits) {
+        case 1:
+            return place_step<1>(step, r, codes);
+        case 2:
+            return place_step<2>(step, r, codes);
+        case 3:
+            return place_step<3>(step, r, codes);
+        case 4:
+            return place_step<4>(step, r, codes);
+        case 5:
+            return place_step<5>(step, r, codes);
+        case 6:
+            return place_step<6>(step, r, codes);
+        case 7:
+            return place_step<7>(step, r, codes);
+        default:
+            return place_step<8>(step, r, codes);
     }
 }
 

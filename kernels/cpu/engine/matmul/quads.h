@@ -1,51 +1,54 @@
-// The codes of a step, quad by quad, out of their bit planes.
+// The codes of a step, quad by quad, out of the bits of its vectors.
 #pragma once
+#include "../code_bits.h"
 #include "../packed.h"
 #include "../simd/simd.h"
 
 namespace bitsmith::engine::BITSMITH_NS {
 
-// Bits at `from` of every byte, `count` of them, moved to `to`.
-template <int count, int from, int to>
-BITSMITH_INLINE Bytes field(Bytes a) {
-    constexpr int kMask = ((1 << count) - 1) << to;
-    return shift<to - from>(a) & splat_byte(kMask);
-}
-
-// The same, beside the bits that `rest` has elsewhere.
-template <int count, int from, int to>
-BITSMITH_INLINE Bytes field_beside(Bytes a, Bytes rest) {
-    constexpr int kMask = ((1 << count) - 1) << to;
-    return merge(shift<to - from>(a), splat_byte(kMask), rest);
-}
-
+// Codes as unsigned bytes. kInPlace: those that lie above others stay where they are, shifted left by kShift<i>, which
+// saves the shift; the dot products of codes that are shifted alike are added up, and shifted back.
 template <int kBits>
 struct IntegerQuads {
     static constexpr bool kEightBits = kBits == 8;
     static constexpr int kStepBytes = kBits * 64;
-    static constexpr int kPlanes = kBits == 8 ? 1 : (kBits >> 2 & 1) + (kBits >> 1 & 1) + (kBits & 1);
+    template <int i>
+    static constexpr int kShift = pieces_of(kBits, i).at[0].from - pieces_of(kBits, i).at[0].to;
 
     explicit BITSMITH_INLINE IntegerQuads(const Packed&) {}
 
-    // Quad i of the step at p, as unsigned bytes.
+    struct Step {
+        Bytes vectors[kBits];
+    };
+    static BITSMITH_INLINE Step load(const uint8_t* p) {
+        Step step;
+        BITSMITH_UNROLL for (int v = 0; v < kBits; ++v) step.vectors[v] = held(load_bytes(p + 64 * v));
+        return step;
+    }
+    // Quad i of a step.
     template <int i>
-    BITSMITH_INLINE Bytes get(const uint8_t* p) const {
-        if constexpr (kBits == 8) return load_bytes(p + 64 * i);
-        constexpr bool kFour = kBits & 4, kTwo = kBits & 2, kOne = kBits & 1;
-        constexpr int kTwoAt = kFour ? 4 : 0, kOneAt = kTwoAt + (kTwo ? 2 : 0);
-        const uint8_t *two = p + (kFour ? 256 : 0), *one = two + (kTwo ? 128 : 0);
-        if constexpr (kFour) {
-            Bytes code = field<4, i / 4 * 4, 0>(load_bytes(p + 64 * (i % 4)));
-            if constexpr (kTwo) code = field_beside<2, i / 2 * 2, kTwoAt>(load_bytes(two + 64 * (i % 2)), code);
-            if constexpr (kOne) code = field_beside<1, i, kOneAt>(load_bytes(one), code);
-            return code;
-        } else if constexpr (kTwo) {
-            Bytes code = field<2, i / 2 * 2, kTwoAt>(load_bytes(two + 64 * (i % 2)));
-            if constexpr (kOne) code = field_beside<1, i, kOneAt>(load_bytes(one), code);
-            return code;
-        } else {
-            return field<1, i, 0>(load_bytes(one));
-        }
+    BITSMITH_INLINE Bytes get(const Step& step) const {
+        return from_piece<i, 0, 0>(step);
+    }
+    template <int i>
+    BITSMITH_INLINE Bytes get_in_place(const Step& step) const {
+        return from_piece<i, 0, kShift<i>>(step);
+    }
+
+private:
+    // Pieces from `first` on, the code's bit 0 at bit kAt.
+    template <int i, int first, int kAt>
+    static BITSMITH_INLINE Bytes from_piece(const Step& step) {
+        constexpr Pieces kPieces = pieces_of(kBits, i);
+        constexpr Piece kPiece = kPieces.at[first];
+        constexpr int kMask = ((1 << kPiece.count) - 1) << (kPiece.to + kAt);
+        const Bytes moved = shift<kPiece.to + kAt - kPiece.from>(step.vectors[kPiece.vector]);
+        if constexpr (kMask == 255)
+            return moved;
+        else if constexpr (first + 1 == kPieces.count)
+            return moved & splat_byte(kMask);
+        else
+            return merge(moved, splat_byte(kMask), from_piece<i, first + 1, kAt>(step));
     }
 };
 
@@ -53,14 +56,22 @@ struct IntegerQuads {
 struct LevelQuads {
     static constexpr bool kEightBits = true;
     static constexpr int kStepBytes = 256;
-    static constexpr int kPlanes = 1;
+    template <int>
+    static constexpr int kShift = 0;
     Levels levels;
+    IntegerQuads<4> nibbles;
 
-    explicit BITSMITH_INLINE LevelQuads(const Packed& w) : levels(load_levels(w.levels)) {}
+    explicit BITSMITH_INLINE LevelQuads(const Packed& w) : levels(load_levels(w.levels)), nibbles(w) {}
 
+    using Step = IntegerQuads<4>::Step;
+    static BITSMITH_INLINE Step load(const uint8_t* p) { return IntegerQuads<4>::load(p); }
     template <int i>
-    BITSMITH_INLINE Bytes get(const uint8_t* p) const {
-        return lookup(levels, field<4, i / 4 * 4, 0>(load_bytes(p + 64 * (i % 4))));
+    BITSMITH_INLINE Bytes get(const Step& step) const {
+        return lookup(levels, nibbles.get<i>(step));
+    }
+    template <int i>
+    BITSMITH_INLINE Bytes get_in_place(const Step& step) const {
+        return get<i>(step);
     }
 };
 

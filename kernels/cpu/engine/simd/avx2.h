@@ -30,6 +30,9 @@ constexpr bool kSmallDotIsFaster = true;
 BITSMITH_INLINE Bytes load_bytes(const uint8_t* p) {
     BITSMITH_BOTH(Bytes, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p) + i));
 }
+BITSMITH_INLINE Bytes held(Bytes a) {  // avx512.h says what for
+    return a;
+}
 BITSMITH_INLINE void store_bytes(uint8_t* p, Bytes a) {
     for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + i, a.v[i]);
 }
@@ -74,6 +77,13 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 }
 BITSMITH_INLINE Ints operator+(Ints a, Ints b) {
     BITSMITH_BOTH(Ints, _mm256_add_epi32(a.v[i], b.v[i]));
+}
+BITSMITH_INLINE Ints operator*(Ints a, Ints b) {
+    BITSMITH_BOTH(Ints, _mm256_mullo_epi32(a.v[i], b.v[i]));
+}
+template <int n>
+BITSMITH_INLINE Ints shift_signed(Ints a) {
+    BITSMITH_BOTH(Ints, _mm256_srai_epi32(a.v[i], n));
 }
 BITSMITH_INLINE void store(int32_t* p, Ints a) {
     for (int i = 0; i < 2; ++i) _mm256_storeu_si256(reinterpret_cast<__m256i*>(p) + i, a.v[i]);

@@ -21,6 +21,14 @@ constexpr bool kSmallDotIsFaster = false;  // codes of at most 7 bits
 BITSMITH_INLINE Bytes load_bytes(const uint8_t* p) {
     return {_mm512_loadu_si512(p)};
 }
+// Keeps what is used more than once in a register; the compiler would load it again for every use, and loads are
+// scarce.
+BITSMITH_INLINE Bytes held(Bytes a) {
+#if defined(__GNUC__)
+    __asm__("" : "+v"(a.v));
+#endif
+    return a;
+}
 BITSMITH_INLINE void store_bytes(uint8_t* p, Bytes a) {
     _mm512_storeu_si512(p, a.v);
 }
@@ -62,6 +70,14 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 }
 BITSMITH_INLINE Ints operator+(Ints a, Ints b) {
     return {_mm512_add_epi32(a.v, b.v)};
+}
+BITSMITH_INLINE Ints operator*(Ints a, Ints b) {
+    return {_mm512_mullo_epi32(a.v, b.v)};
+}
+// Right by n bits, with the sign.
+template <int n>
+BITSMITH_INLINE Ints shift_signed(Ints a) {
+    return {_mm512_srai_epi32(a.v, n)};
 }
 BITSMITH_INLINE void store(int32_t* p, Ints a) {
     _mm512_storeu_si512(p, a.v);

@@ -30,6 +30,9 @@ constexpr bool kSmallDotIsFaster = kByteBias != 0;
 BITSMITH_INLINE Bytes load_bytes(const uint8_t* p) {
     BITSMITH_FOUR(Bytes, vld1q_u8(p + 16 * i));
 }
+BITSMITH_INLINE Bytes held(Bytes a) {  // avx512.h says what for
+    return a;
+}
 BITSMITH_INLINE void store_bytes(uint8_t* p, Bytes a) {
     for (int i = 0; i < 4; ++i) vst1q_u8(p + 16 * i, a.v[i]);
 }
@@ -74,6 +77,13 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 }
 BITSMITH_INLINE Ints operator+(Ints a, Ints b) {
     BITSMITH_FOUR(Ints, vaddq_s32(a.v[i], b.v[i]));
+}
+BITSMITH_INLINE Ints operator*(Ints a, Ints b) {
+    BITSMITH_FOUR(Ints, vmulq_s32(a.v[i], b.v[i]));
+}
+template <int n>
+BITSMITH_INLINE Ints shift_signed(Ints a) {
+    BITSMITH_FOUR(Ints, vshrq_n_s32(a.v[i], n));
 }
 BITSMITH_INLINE void store(int32_t* p, Ints a) {
     for (int i = 0; i < 4; ++i) vst1q_s32(p + 4 * i, a.v[i]);

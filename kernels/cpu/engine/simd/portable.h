@@ -28,6 +28,9 @@ BITSMITH_INLINE Bytes load_bytes(const uint8_t* p) {
     memcpy(r.v, p, 64);
     return r;
 }
+BITSMITH_INLINE Bytes held(const Bytes& a) {  // avx512.h says what for
+    return a;
+}
 BITSMITH_INLINE void store_bytes(uint8_t* p, const Bytes& a) {
     memcpy(p, a.v, 64);
 }
@@ -68,6 +71,13 @@ BITSMITH_INLINE Ints splat(int32_t value) {
 }
 BITSMITH_INLINE Ints operator+(const Ints& a, const Ints& b) {
     BITSMITH_EACH(Ints, 16, a.v[i] + b.v[i]);
+}
+BITSMITH_INLINE Ints operator*(const Ints& a, const Ints& b) {
+    BITSMITH_EACH(Ints, 16, int32_t(uint32_t(a.v[i]) * uint32_t(b.v[i])));
+}
+template <int n>
+BITSMITH_INLINE Ints shift_signed(const Ints& a) {
+    BITSMITH_EACH(Ints, 16, a.v[i] >> n);
 }
 BITSMITH_INLINE void store(int32_t* p, const Ints& a) {
     memcpy(p, a.v, 64);
