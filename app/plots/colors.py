@@ -9,7 +9,7 @@ from functools import lru_cache
 import numpy as np
 from PySide6.QtGui import QColor, QImage
 
-from app.theme import Theme
+from app.theme import LIGHT, Theme
 
 # 17 colours each at even distances, in between linear in sRGB: within 7 of 255 of the published tables (CC0).
 _ANCHORS = {
@@ -21,6 +21,7 @@ _ANCHORS = {
     "E0CB5E F2DA50 FFEA46",
 }
 WEIGHTS, ERRORS = "viridis", "cividis"
+DAMAGED = LIGHT.color("error")  # of NaN and Inf, in both themes: the other red is a yellow of these maps to some eyes
 BLACK, WHITE = QColor("#000000"), QColor("#FFFFFF")  # on colours that are the same in both themes
 SHADES = 254  # indices of a picture that stand for magnitudes; the two above them:
 NOT_FINITE, UNSEEN = 254, 255
@@ -126,7 +127,7 @@ def picture(indices: np.ndarray, name: str, theme: Theme) -> QImage:
 @lru_cache(maxsize=8)
 def _color_table(name: str, theme: Theme) -> list[int]:
     table = [QColor(int(r), int(g), int(b)).rgb() for r, g, b in shades(name)]
-    return [*table, theme.color("error").rgb(), theme.color("sunken").rgb()]
+    return [*table, DAMAGED.rgb(), theme.color("sunken").rgb()]
 
 
 def readable_on(color: QColor) -> QColor:

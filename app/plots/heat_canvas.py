@@ -22,7 +22,7 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.plots.color_bar import paint_bar
-from app.plots.colors import BLACK, NOT_FINITE, UNSEEN, WHITE, Scale, picture, readable_on, scale_for
+from app.plots.colors import BLACK, DAMAGED, NOT_FINITE, UNSEEN, WHITE, Scale, picture, readable_on, scale_for
 from app.plots.heat_view import Cells, HeatView
 from app.theme import CAPTION, FOCUS_WIDTH, SPACE_1, current, mono_font, ui_font
 from core.units import format_count
@@ -219,7 +219,7 @@ class HeatCanvas(QWidget):
             for j in range(values.shape[1]):
                 value = float(values[i, j])
                 finite = np.isfinite(value)
-                ground = self._scale.color(abs(value)) if finite else current().color("error")
+                ground = self._scale.color(abs(value)) if finite else DAMAGED
                 painter.setPen(readable_on(ground))
                 x, y = self._x(cells.columns[0] + j), self._y(cells.rows[0] + i)
                 painter.drawText(QRectF(x, y, width, height), Qt.AlignmentFlag.AlignCenter, number(value))
