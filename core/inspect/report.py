@@ -233,9 +233,10 @@ def look_at(
 def _largest(planned: TensorPlan, report: TensorReport) -> tuple[int, int]:
     """Row and column of the largest |w| in the planned tensor; where its rows are others, somewhere in the middle."""
     source = planned.source
-    if len(source.pieces) > 1 or source.permute_heads or planned.shape != report.tensor.shape:
-        return planned.rows // 2, 0
     rows, columns = report.statistics.rows.max, report.statistics.columns.max
+    other = len(source.pieces) > 1 or source.permute_heads or planned.shape != report.tensor.shape
+    if other or not len(rows) or not len(columns):  # rows too long to be held have no columns
+        return planned.rows // 2, 0
     return (report.expert or 0) * len(rows) + int(np.argmax(rows)), int(np.argmax(columns))
 
 
