@@ -80,10 +80,11 @@ class GroupPicture(PlotPanel):
         plot.showGrid(x=False, y=False)
         for name in ("left", "bottom"):
             plot.getAxis(name).enableAutoSIPrefix(False)
-        for level in self._drawn_levels():
-            plot.addItem(
-                pyqtgraph.InfiniteLine(level, angle=0, pen=_pen(theme.color("hairline"), 1)), ignoreBounds=True
-            )
+        levels = self._drawn_levels()
+        if levels.size:  # one item: as many lines of their own take as many layouts
+            ends = np.tile([-0.5, len(self._original) - 0.5], len(levels))
+            pairs = np.tile([1, 0], len(levels))
+            plot.plot(ends, np.repeat(levels, 2), pen=_pen(theme.color("hairline"), 1), connect=pairs)
         veil = QColor(theme.color("accent"))
         veil.setAlphaF(0.15)
         self._band = pyqtgraph.LinearRegionItem((0, 1), movable=False, brush=veil, pen=_pen(theme.color("accent"), 1))

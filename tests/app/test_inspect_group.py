@@ -44,6 +44,7 @@ def settle(window: Any, qtbot: Any, view: Any) -> Any:
     """Wait until the view shows what its controls say."""
     qtbot.wait(40)
     qtbot.waitUntil(lambda: not window.services.jobs.jobs() and not view._timer.isActive(), timeout=LONG)
+    qtbot.waitUntil(lambda: not view._turns.busy, timeout=LONG)
     return view.shown_group
 
 
@@ -139,8 +140,8 @@ def test_granularities_side_by_side_on_the_same_weights(window, qtbot, view) -> 
     variants = view.variants.model.rows()
     assert [v.name for v in variants] == ["per tensor", "per channel", "groups of 128", "groups of 64", "groups of 32"]
     assert variants[-1].row_snr_db > variants[0].row_snr_db
-    assert view.granularities.has_data
     view.tabs.setCurrentWidget(view._side)
+    assert view.granularities.has_data
     assert view.controls.bits.isVisible()
     view.controls.bits.setValue(8)
     settle(window, qtbot, view)
@@ -161,7 +162,7 @@ def test_teaching_data_shows_an_outlier_spoil_its_group_only(window, qtbot, view
     assert max(group.rows, key=lambda r: abs(r.weight)).column == 100
     by_name = {v.name: v for v in view.variants.model.rows()}
     assert by_name["groups of 32"].snr_db > by_name["groups of 128"].snr_db > by_name["per channel"].snr_db
-    weights = view.granularities._weights
+    weights = view._reply.weights
     error = np.abs(by_name["groups of 32"].reconstruction - weights)
     assert error[96:128].mean() > 5 * error[:96].mean()
     before = by_name["groups of 32"].snr_db
@@ -262,6 +263,7 @@ def test_moving_never_blocks(window, qtbot, view) -> None:  # type: ignore[no-un
             view.controls.row.setValue(row)
 
     def done() -> bool:
-        return view.shown_group is not None and "row 11" in view.shown_group.title
+        return view.shown_group is not None and "row 11" in view.shown_group.title and not view._turns.busy
 
+    qtbot.waitUntil(lambda: not view._preparing.busy, timeout=LONG)
     assert longest_block(move, done) < 0.05

@@ -48,7 +48,7 @@ def compare_columns() -> tuple[Column, ...]:
             "nRMSE", lambda r: format_percent(r.nrmse, 2) if r.error else "–",
             lambda r: r.nrmse if r.error else math.inf, number=True, term="nRMSE",
         ),
-        Column("Worst channel", lambda r: _worst(r.worst), lambda r: -r.worst[0].share if r.worst else 0.0),
+        Column("Worst channel", lambda r: _worst(r), lambda r: -max((w.share for w in r.worst), default=0.0)),
         Column(
             "Result", result, lambda r: (not missed(r), result(r)), role=lambda r: "warning" if missed(r) else "",
             icon=lambda r: icon("triangle-alert", "warning") if missed(r) else None,
@@ -118,7 +118,7 @@ def details(row: CompareRow) -> str:
     parts = [
         f"{w.axis} channel {format_count(w.index)}: {format_percent(w.share)} of the squared error, SNR "
         f"{format_decibels(w.snr_db)}"
-        for w in row.worst[:2]
+        for w in worst_first(row)[:2]
     ]
     words = (
         f"Worst channels of {name_of(row)}: " + "; ".join(parts) + "." if parts else f"{name_of(row)}: {result(row)}."
@@ -126,10 +126,15 @@ def details(row: CompareRow) -> str:
     return f"{words} {row.note}".strip()
 
 
-def _worst(worst: Sequence[WorstChannel]) -> str:
-    if not worst:
+def worst_first(row: CompareRow) -> list[WorstChannel]:
+    """Channels of both axes by their share of the squared error."""
+    return sorted(row.worst, key=lambda w: -w.share)
+
+
+def _worst(row: CompareRow) -> str:
+    if not row.worst:
         return "–"
-    first = worst[0]
+    first = worst_first(row)[0]
     return f"{first.axis} {format_count(first.index)} ({format_percent(first.share, 0)})"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QEvent
+from PySide6.QtCore import QEvent, QTimer
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import (
     QFileDialog,
@@ -34,6 +34,7 @@ from app.widgets.text import ElidedLabel, breakable, explain
 
 SIDES = ("First", "Second")
 NO_FILE = "no file chosen"
+REFRESH = 400  # ms between two pictures of the rows: each is arranged and painted anew
 
 
 class CompareView(QWidget):
@@ -47,6 +48,8 @@ class CompareView(QWidget):
         self._chosen = [False, False]  # by the user, and so not to be replaced by a newer result
         self._rows: list[Any] = []
         self._job: Job | None = None
+        self._refresh_rows = QTimer(self, singleShot=True, interval=REFRESH)
+        self._refresh_rows.timeout.connect(self._show_rows)
         self._make_parts()
         self._lay_out()
         state.model_changed.connect(self._on_model)
@@ -150,6 +153,7 @@ class CompareView(QWidget):
     def set_path(self, side: int, path: Path | None) -> None:
         """Compare this file on side 0 or 1."""
         self._services.jobs.discard(COMPARE_KEY)
+        self._refresh_rows.stop()
         self._job = None
         self.paths[side] = path
         self.names[side].setText(str(path) if path is not None else NO_FILE)
@@ -228,9 +232,12 @@ class CompareView(QWidget):
         new = [s.result for s in steps if s.result is not None]
         self.progress.setValue(round(1000 * steps[-1].share))
         self.summary.setText(f"Comparing… {len(self._rows) + len(new)} of {steps[-1].count} tensors.")
-        if new:
-            self._rows += new
-            self.table.model.set_rows(self._rows)
+        self._rows += new
+        if new and not self._refresh_rows.isActive():
+            self._refresh_rows.start()
+
+    def _show_rows(self) -> None:
+        self.table.model.set_rows(self._rows)
 
     def _on_error(self, error: BaseException) -> None:
         self._end()
@@ -240,6 +247,8 @@ class CompareView(QWidget):
 
     def _end(self, lead: str = "") -> None:
         self._job = None
+        self._refresh_rows.stop()
+        self._show_rows()
         self.summary.setText(breakable(lead + in_words(self._rows)) if self._rows else lead)
         if not self._rows:
             self._stack.setCurrentWidget(self.empty)

@@ -42,6 +42,8 @@ class GroupView(QWidget):
         self._state, self._services = state, services
         self._column = 0  # the value that was last looked at; the group is the one around it
         self.shown_group: ShownGroup | None = None
+        self._reply: GroupReply | None = None
+        self._drawn = False  # whether the granularities' picture is of this reply
         self._place = NOTHING  # the value that is marked
         self._stale = True
         self._timer = QTimer(self, singleShot=True, interval=DELAY)
@@ -50,7 +52,8 @@ class GroupView(QWidget):
         self._lay_out()
         self._connect()
         self._turns = Turns(self)
-        self._turns.prepare((self.picture, self.granularities))
+        self._preparing = Turns(self)
+        self._preparing.prepare((self.picture, self.granularities))
         self._on_tensor()
 
     # ---- parts -----------------------------------------------------------------------------------------------------
@@ -164,7 +167,10 @@ class GroupView(QWidget):
         self._renew()
 
     def _on_tab(self, _number: int) -> None:
-        self.controls.set_side_by_side(self.tabs.currentWidget() is self._side)
+        side = self.tabs.currentWidget() is self._side
+        self.controls.set_side_by_side(side)
+        if side and not self._drawn:
+            self._show_variants()
 
     def _copy(self) -> None:
         if self.shown_group is not None:
@@ -235,6 +241,7 @@ class GroupView(QWidget):
 
     def _on_reply(self, reply: GroupReply) -> None:
         self._stale = False
+        self._reply = reply
         self.error.hide()
         group: ShownGroup | None = None
         if reply.opened is not None:
@@ -245,17 +252,19 @@ class GroupView(QWidget):
         self.controls.set_rows(reply.rows, reply.row)
         if group is not None:
             self.controls.set_groups(-(-reply.columns // group.step), group.group)
-        self._show_group(group)
-        self._show_variants(reply)
+        old, self.shown_group = self.shown_group, group
+        self._turns.do((self._show_group, lambda: self._show_values(old), self._show_variants))
 
     # ---- showing ---------------------------------------------------------------------------------------------------
 
     def _blank(self) -> None:
+        self._turns.stop()
         self.error.hide()
         self.problem.hide()
-        self._show_group(None, "No data yet: choose a tensor to see one of its groups.")
-        self.granularities.clear()
-        self.variants.model.set_rows(())
+        self.shown_group, self._reply = None, None
+        self._show_group("No data yet: choose a tensor to see one of its groups.")
+        self._show_values(None)
+        self._show_variants()
 
     def _show_problem(self, reply: GroupReply, group: ShownGroup | None) -> None:
         words = ""
@@ -266,28 +275,39 @@ class GroupView(QWidget):
         self.problem.setText(words)
         self.problem.setVisible(bool(words))
 
-    def _show_group(self, group: ShownGroup | None, why: str = "The line above says why there is nothing.") -> None:
-        old, self.shown_group = self.shown_group, group
-        self.bytes.show_group(group)
+    def _show_group(self, why: str = "The line above says why there is nothing.") -> None:
+        group = self.shown_group
         set_available(self.copy, "" if group is not None else "There are no values to copy yet.")
+        self.bytes.show_group(group)
         if group is None:
             self.picture.clear(why)
+            return
+        title = f"Teaching data: {group.title}" if self.teaching.isChecked() else group.title
+        self.picture.show_group(title, group.weights, group.stored, group.levels, [row.words for row in group.rows])
+
+    def _show_values(self, old: ShownGroup | None) -> None:
+        """Table and shared numbers; the value that was marked in `old` stays so if it is still there."""
+        group = self.shown_group
+        if group is None:
             self.facts.clear()
             self.formula.setText("")
             self.table.model.set_rows(())
             return
-        title = f"Teaching data: {group.title}" if self.teaching.isChecked() else group.title
-        self.picture.show_group(title, group.weights, group.stored, group.levels, [row.words for row in group.rows])
         self.facts.set_all({f.name: f.value + (f"  ·  {f.where}" if f.where else "") for f in group.facts})
         self.formula.setText(group.formula)
         self.table.model.set_rows(group.rows)
         same = old is not None and old.rows[0].column == group.rows[0].column and len(old.rows) == len(group.rows)
         self._highlight(self._place if same else NOTHING, self)
 
-    def _show_variants(self, reply: GroupReply) -> None:
-        self.variants.model.set_rows(reply.variants)
-        if not reply.variants:
-            self.granularities.clear("There are no weights to compare here.")
+    def _show_variants(self) -> None:
+        """Drawn while they are in front; else once they come there."""
+        reply = self._reply
+        self.variants.model.set_rows(reply.variants if reply is not None else ())
+        self._drawn = self.tabs.currentWidget() is self._side
+        if reply is None or not reply.variants:
+            self.granularities.clear("There are no weights to compare here." if reply is not None else "")
+            return
+        if not self._drawn:
             return
         symmetric = "symmetric" if self.controls.symmetric.isChecked() else "asymmetric"
         lead = "Teaching data" if self.teaching.isChecked() or self._state.tensor is None else self._state.tensor.name
