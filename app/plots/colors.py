@@ -120,12 +120,13 @@ def picture(indices: np.ndarray, name: str, theme: Theme) -> QImage:
     height, width = indices.shape
     data = np.ascontiguousarray(indices)
     image = QImage(data.data, width, height, width, QImage.Format.Format_Indexed8)
-    image.setColorTable(_color_table(name, theme))
+    image.setColorTable(color_table(name, theme))
     return image.copy()
 
 
 @lru_cache(maxsize=8)
-def _color_table(name: str, theme: Theme) -> list[int]:
+def color_table(name: str, theme: Theme) -> list[int]:
+    """0xAARRGGBB of each index of a picture."""
     table = [QColor(int(r), int(g), int(b)).rgb() for r, g, b in shades(name)]
     return [*table, DAMAGED.rgb(), theme.color("sunken").rgb()]
 

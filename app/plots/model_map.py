@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFocusEvent, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtGui import QFocusEvent, QImage, QKeyEvent, QMouseEvent, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QSizePolicy, QWidget
 
 from app.plots.color_bar import paint_bar, short
-from app.plots.colors import BLACK, WHITE, Scale, scale_for
+from app.plots.colors import BLACK, UNSEEN, WHITE, Scale, color_table, scale_for
 from app.plots.figure import FigurePanel
 from app.theme import CAPTION, FOCUS_WIDTH, SPACE_1, SPACE_2, current, ui_font
 from core.units import format_count
@@ -21,7 +21,8 @@ from core.units import format_count
 RIGHT, TOP, BOTTOM = 92, 4, 32  # px around the cells: colour bar, nothing, layer numbers
 NO_LAYER_GAP = 10  # px between tensors without a layer and the layers
 LARGEST = 34  # px of a cell, so that a small model does not become a chequerboard
-LEAST = 5
+LEAST = 5  # px of height
+GAP_FROM = 6  # px of a cell from which lines part the cells
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class ModelMap(FigurePanel):
         self.canvas.choose(name)
 
     def repaint_figure(self) -> None:
-        self.canvas.update()
+        self.canvas.forget_picture()
 
     def read_hint(self) -> str:
         return "Point at a cell to read it; click, or arrow keys and Enter, to open the tensor."
@@ -155,6 +156,7 @@ class _Canvas(QWidget):
         self._where: dict[str, tuple[int, int]] = {}
         self._chosen = ""
         self._bar = False
+        self._image: QImage | None = None  # a pixel a cell
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
@@ -174,6 +176,11 @@ class _Canvas(QWidget):
         values = [value for value in shown.values.values() if value is not None]
         self._scale = scale_for(np.array(values or [math.nan]), log=shown.log, falling=shown.falling)
         self._bar = bool(values)
+        self._image = None
+        self.update()
+
+    def forget_picture(self) -> None:
+        self._image = None
         self.update()
 
     def _arrange(self, tensors: tuple[MapTensor, ...]) -> None:
@@ -203,7 +210,7 @@ class _Canvas(QWidget):
         left = self._label_width()
         columns = len(self._layers) + 1
         room = self.width() - left - RIGHT - NO_LAYER_GAP
-        width = min(float(LARGEST), max(float(LEAST), room / max(1, columns)))
+        width = min(float(LARGEST), max(1.0, room) / max(1, columns))
         height = min(float(LARGEST), max(float(LEAST), (self.height() - TOP - BOTTOM) / max(1, len(self._rows))))
         return float(left), float(TOP), width, height
 
@@ -229,8 +236,7 @@ class _Canvas(QWidget):
             painter.setFont(ui_font(CAPTION))
             left, top, width, height = self._grid()
             self._paint_labels(painter, left, top, width, height)
-            for place, cell in self._cells.items():
-                self._paint_cell(painter, self._box(*place), cell)
+            self._paint_cells(painter)
             bottom = top + height * len(self._rows)
             right = self._box(0, len(self._layers)).right()
             bar = QRectF(right + SPACE_2, top, self.width() - right - SPACE_2, max(90.0, bottom - top))
@@ -269,19 +275,42 @@ class _Canvas(QWidget):
             first, last = self._box(0, 1), self._box(0, len(self._layers))
             painter.drawText(QRectF(first.left(), bottom + 13, last.right() - first.left(), 14), center, "layer")
 
-    def _paint_cell(self, painter: QPainter, box: QRectF, cell: _Cell) -> None:
-        theme = current()
-        gap = 1.0 if min(box.width(), box.height()) > 6 else 0.0
-        inside = box.adjusted(0, 0, -gap, -gap)
-        if cell.value is None:
-            painter.fillRect(inside, theme.color("sunken"))
-            if cell.known:  # the measure does not apply here
-                painter.setPen(QPen(theme.color("border"), 1))
-                middle = inside.center()
-                painter.drawLine(QPointF(middle.x() - 3, middle.y()), QPointF(middle.x() + 3, middle.y()))
-            return
-        value = min(max(cell.value, self._scale.low), self._scale.high)
-        painter.fillRect(inside, self._scale.color(value))
+    def _paint_cells(self, painter: QPainter) -> None:
+        """All cells at once: thousands one by one would take longer than a frame."""
+        theme, image = current(), self._colors()
+        _, _, width, height = self._grid()
+        rows, layers = len(self._rows), len(self._layers)
+        first, last = self._box(0, 0), self._box(rows - 1, 0)
+        painter.drawImage(QRectF(first.topLeft(), last.bottomRight()), image, QRectF(0, 0, 1, rows))
+        if layers:
+            first, last = self._box(0, 1), self._box(rows - 1, layers)
+            painter.drawImage(QRectF(first.topLeft(), last.bottomRight()), image, QRectF(1, 0, layers, rows))
+        if min(width, height) > GAP_FROM:
+            painter.setPen(QPen(theme.color("surface"), 1))
+            for row in range(1, rows + 1):
+                y = self._box(row, 0).top() - 0.5
+                painter.drawLine(QPointF(first.left() - width - NO_LAYER_GAP, y), QPointF(last.right(), y))
+            for column in range(2, layers + 2):
+                x = self._box(0, column).left() - 0.5
+                painter.drawLine(QPointF(x, first.top()), QPointF(x, last.bottom()))
+        if width > GAP_FROM:
+            painter.setPen(QPen(theme.color("border"), 1))
+            for place, cell in self._cells.items():
+                if cell.value is None and cell.known:  # the measure does not apply here
+                    middle = self._box(*place).center()
+                    painter.drawLine(QPointF(middle.x() - 3, middle.y()), QPointF(middle.x() + 3, middle.y()))
+
+    def _colors(self) -> QImage:
+        if self._image is None:
+            grid = np.zeros((len(self._rows), len(self._layers) + 1), np.uint32)  # transparent where there is no tensor
+            rows, columns = np.array(list(self._cells)).T
+            values = np.array([math.nan if c.value is None else c.value for c in self._cells.values()])
+            inside = np.clip(values, self._scale.low, self._scale.high)
+            table = np.array(color_table(self._scale.name, current()), np.uint32)
+            grid[rows, columns] = table[self._scale.indices(inside, UNSEEN)]
+            height, width = grid.shape
+            self._image = QImage(grid.data, width, height, 4 * width, QImage.Format.Format_ARGB32).copy()
+        return self._image
 
     # ---- pointer and keyboard --------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class MapView(QWidget):
         super().__init__(parent)
         self._state, self._jobs = state, services.jobs
         self._rows: dict[str, SurveyRow] = {}
+        self._values: dict[str, float | None] = {}  # of the measure that is shown
         self._tensors: tuple[MapTensor, ...] = ()
         self._places: dict[str, int] = {}  # number of each tensor in the table
         self._news: dict[int, TensorInfo] = {}
@@ -194,19 +195,31 @@ class MapView(QWidget):
             self._refresh.start(0 if len(self._rows) == len(news) else self._refresh.interval())
 
     def _show_news(self) -> None:
-        news, self._news = self._news, {}
+        """Table, map and the page's state, the event loop turns in between: there may be ten thousand rows."""
+        self._news, news = {}, self._news
+        if not news:
+            return
+        measure = MEASURES[self.measure.currentIndex()]
+        for tensor in news.values():
+            self._values[tensor.name] = value_of(self._rows[tensor.name], measure)
         self.table.model.replace_rows(news)
+        self._show_progress()
+        for turn, step in enumerate((self._sort, self._show_map, self._tell), 1):
+            QTimer.singleShot(turn, self, step)
+
+    def _sort(self) -> None:
         header = self.table.view.horizontalHeader()
         if header.sortIndicatorSection() >= 0:
             self.table.model.sort(header.sortIndicatorSection(), header.sortIndicatorOrder())
-        self._show()
-        self._show_progress()
+
+    def _tell(self) -> None:
         self._state.set_survey(dict(self._rows))
 
     def _end(self, words: str) -> None:
         self._job = None
         self._refresh.stop()
         self._show_news()
+        self._show_progress()
         if words:
             self.status.setText(f"{words} {self.status.text()}".strip())
 
@@ -226,17 +239,21 @@ class MapView(QWidget):
     # ---- pictures --------------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
+        """Everything anew, in the measure that is chosen."""
         measure = MEASURES[self.measure.currentIndex()]
         self.measure.setToolTip(explain(measure.title) or measure.title)
-        checkpoint = self._state.checkpoint
+        self._values = {name: value_of(row, measure) for name, row in self._rows.items()}
+        self._show_map()
+
+    def _show_map(self) -> None:
+        checkpoint, measure = self._state.checkpoint, MEASURES[self.measure.currentIndex()]
         if checkpoint is None:
             self.map.clear()
             return
-        values = {name: value_of(row, measure) for name, row in self._rows.items()}
         lost = sum(1 for row in self._rows.values() if row.statistics is not None and row.statistics.nonfinite)
         note = f"{format_count(lost)} tensors have values that are not finite (NaN or Inf)." if lost else ""
         picture = ModelPicture(
-            f"{measure.title}: {Path(checkpoint.path).name}", measure.unit, self._tensors, values,
+            f"{measure.title}: {Path(checkpoint.path).name}", measure.unit, self._tensors, self._values,
             lambda name: words_about(self._rows.get(name), name, measure), measure.log, measure.falling, measure.text,
         )  # fmt: skip
         self.map.show_map(picture, note)

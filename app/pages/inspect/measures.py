@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 from app.models.table import Column, natural_key
@@ -15,7 +16,7 @@ from core.tensor_info import Role, TensorInfo
 from core.units import format_count, format_decibels, format_percent
 
 if TYPE_CHECKING:
-    from core.inspect.survey import SurveyRow
+    from core.inspect.survey import Measure, SurveyRow
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,14 @@ MEASURES = (
 
 def value_of(row: SurveyRow, measure: MapMeasure) -> float | None:
     """The number to colour by; None where the measure does not apply."""
-    from core.inspect.survey import Measure
+    return row.measure(_measure(measure.name))
 
-    return row.measure(Measure[measure.name])
+
+@cache
+def _measure(name: str) -> Measure:
+    from core.inspect.survey import Measure  # loads the kernels, which the first picture does not wait for
+
+    return Measure[name]
 
 
 def words_about(row: SurveyRow | None, name: str, measure: MapMeasure) -> str:
