@@ -34,7 +34,7 @@ class DepthMap(HeatMap):
 
     def show_values(self, title: str, values: np.ndarray, layers: Sequence[int]) -> None:
         """values: max |x|, float [len(layers), channels]. layers: rising; those between that are missing stay empty."""
-        whole = np.full((max(layers) + 1, values.shape[1]), np.nan, np.float32)
+        whole = np.full((int(max(layers)) + 1, values.shape[1]), np.nan, np.float32)
         whole[list(layers)] = values
         self._values = whole
         lost = int(np.count_nonzero(~np.isfinite(values)))

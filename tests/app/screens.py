@@ -63,7 +63,7 @@ def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = S
     window.resize(*size)
     window.show()
     assert isinstance(window.findChild(QLabel), QLabel)
-    for part in (_model_pages, _recipe_pages, _convert_pages, _test_pages):
+    for part in (_model_pages, _recipe_pages, _convert_pages, _test_pages, _inspect_more_pages):
         for name in part(camera):
             camera.take(name)
     return camera.taken
@@ -270,6 +270,83 @@ def _test_pages(c: Camera) -> Iterator[str]:
     page.generate.click()
     c.wait(lambda: not bench.busy)
     yield "test-slower"
+
+
+def _inspect_more_pages(c: Camera) -> Iterator[str]:
+    """Groups, activations, comparison and remedies, on a model with outlier channels."""
+    from tiny_models import write_llama
+
+    from core.recipe import Recipe
+
+    def spoil(tensors: dict[str, Any]) -> None:
+        tensors["model.layers.3.mlp.down_proj.weight"][:, 37] *= 40
+        for name, values in tensors.items():
+            if name.endswith("input_layernorm.weight"):
+                values[21] = 30
+
+    window, jobs = c.window, c.window.services.jobs
+    source = write_llama(c.scratch / "outliers", layers=6, change=spoil)
+    _open(c, source)
+    recipe = window.page("recipe")
+    recipe.set_recipe(Recipe(target="Q4_0"))
+    _idle(c)
+    window.show_page("inspect")
+    page = window.page("inspect")
+    c.rest(0.1)
+    page.state.choose("model.layers.3.mlp.down_proj.weight")
+    page.state.choose_channel("input", 37)
+    page.show_view("group")
+    view = page.views["group"]
+    _idle(c)
+    view.table.view.selectRow(5)
+    yield "inspect-group"
+    view.tabs.setCurrentWidget(view._side)
+    _idle(c)
+    yield "inspect-granularities"
+    view.teaching.setChecked(True)
+    _idle(c)
+    yield "inspect-teaching-strips"
+    view.tabs.setCurrentIndex(0)
+    _idle(c)
+    yield "inspect-teaching"
+    view.teaching.setChecked(False)
+    page.show_view("activations")
+    view = page.views["activations"]
+    yield "inspect-activations-empty"
+    view.tokens.setValue(64)
+    view.run()
+    c.wait(lambda: view.found is not None and not view._turns.busy)
+    yield "inspect-activations"
+    view.tabs.setCurrentWidget(view._layer_tabs.split)
+    c.rest(0.1)
+    yield "inspect-activations-layers"
+    page.show_view("compare")
+    view = page.views["compare"]
+    c.rest(0.1)
+    yield "inspect-compare-empty"
+    view.set_path(1, c.scratch / "small")
+    view.run()
+    c.wait(lambda: view._job is None)
+    yield "inspect-compare"
+    page.show_view("map")
+    page.findings.click()
+    panel = page.views["panel"]
+    c.wait(lambda: bool(panel.findings) and not jobs.jobs())
+    yield "inspect-findings"
+    panel.list.setCurrentRow(0)
+    c.wait(lambda: bool(panel.rows) and not jobs.jobs())
+    yield "inspect-remedies"
+    next(row for row in panel.rows if row.remedy.possible).put.click()
+    c.wait(lambda: bool(panel.changes))
+    _idle(c)
+    yield "inspect-remedied"
+
+
+def _idle(c: Camera) -> None:
+    """Until nothing is being worked out."""
+    c.rest(0.15)
+    c.wait(lambda: not c.window.services.jobs.jobs())
+    c.rest(0.15)
 
 
 def _open(c: Camera, path: Path) -> None:

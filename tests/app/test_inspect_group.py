@@ -155,7 +155,7 @@ def test_granularities_side_by_side_on_the_same_weights(window, qtbot, view) -> 
 
 def test_teaching_data_shows_an_outlier_spoil_its_group_only(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
     view.teaching.setChecked(True)
-    view.outlier.size.slider.setValue(40)
+    view.outlier.magnitude.slider.setValue(40)
     view.outlier.place.box.setValue(100)
     group = settle(window, qtbot, view)
     assert group.title.startswith("4 bits groups of 32")
@@ -166,7 +166,7 @@ def test_teaching_data_shows_an_outlier_spoil_its_group_only(window, qtbot, view
     error = np.abs(by_name["groups of 32"].reconstruction - weights)
     assert error[96:128].mean() > 5 * error[:96].mean()
     before = by_name["groups of 32"].snr_db
-    view.outlier.size.slider.setValue(0)
+    view.outlier.magnitude.slider.setValue(0)
     settle(window, qtbot, view)
     assert {v.name: v for v in view.variants.model.rows()}["groups of 32"].snr_db > before + 3
     view.teaching.setChecked(False)

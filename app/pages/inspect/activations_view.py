@@ -280,7 +280,7 @@ class ActivationsView(QWidget):
         if depth is None or not depth.values.size:
             self.map.clear("No token reached this input." if depth is not None else "There are no decoder layers here.")
             return
-        self.map.show_values(f"Channels across depth: {place.value}", depth.values, depth.layers)
+        self.map.show_values(f"Across depth: {place.value}", depth.values, depth.layers)
 
     def _show_profile(self) -> None:
         depth = self._depth

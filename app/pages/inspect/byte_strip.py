@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QFontMetricsF, QMouseEvent, QPainter, QPaintEvent, QPen
+from PySide6.QtCore import QEvent, QPointF, QRectF, QSize, Qt, Signal
+from PySide6.QtGui import QFontMetricsF, QMouseEvent, QPainter, QPaintEvent, QPen, QResizeEvent
 from PySide6.QtWidgets import QScrollArea, QSizePolicy, QWidget
 
 from app.theme import BASE, CAPTION, SPACE_1, SPACE_2, current, mono_font, themes
@@ -122,7 +122,7 @@ class ByteStrip(QWidget):
     def minimumSizeHint(self) -> QSize:
         return QSize(120, self.sizeHint().height())
 
-    def resizeEvent(self, event: QEvent) -> None:
+    def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._break_lines()
 
@@ -159,7 +159,7 @@ class ByteStrip(QWidget):
             pen = QPen(theme.series_color(1), 2)
             painter.setPen(pen)
             bottom = rect.bottom() - 2
-            painter.drawLine(rect.left(), bottom, rect.left() + 2 * digit, bottom)
+            painter.drawLine(QPointF(rect.left(), bottom), QPointF(rect.left() + 2 * digit, bottom))
 
     # ---- pointer ---------------------------------------------------------------------------------------------------
 
@@ -225,7 +225,7 @@ class ByteArea(QScrollArea):
         if at >= 0:
             self.ensureVisible(0, round((at + 0.5) * LINE_HEIGHT), 0, LINE_HEIGHT)
 
-    def resizeEvent(self, event: QEvent) -> None:
+    def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit()
 

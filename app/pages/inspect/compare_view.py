@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QEvent, QTimer
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtCore import QTimer
+from PySide6.QtGui import QGuiApplication, QShowEvent
 from PySide6.QtWidgets import (
     QFileDialog,
     QGridLayout,
@@ -338,6 +338,6 @@ class CompareView(QWidget):
         except OSError as error:
             self.error.show_text(f"{path.name} can not be written: {error.strerror}.", "Choose another folder.")
 
-    def showEvent(self, event: QEvent) -> None:
+    def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         self._refresh()

@@ -47,7 +47,8 @@ class GroupControls(QWidget):
         self.symmetric = QCheckBox("Symmetric")
         self.symmetric.setToolTip(explain("symmetric"))
         self.symmetric.setChecked(True)
-        self._place = _group(("Row", self.row), ("Group", self.group))
+        self._place = _group(("Row", self.row))
+        self._which = _group(("Group", self.group))
         self._scheme = _group(("Granularity", self.granularity))
         self._numbers = _group(("Bits", self.bits), ("", self.symmetric))
         self._lines = QBoxLayout(QBoxLayout.Direction.LeftToRight, self)
@@ -59,7 +60,9 @@ class GroupControls(QWidget):
         second.addWidget(self._numbers)
         second.addStretch(1)
         first = QHBoxLayout()
+        first.setSpacing(SPACE_4)
         first.addWidget(self._place)
+        first.addWidget(self._which)
         first.addStretch(1)
         self._lines.addLayout(first)
         self._lines.addSpacing(SPACE_2)
@@ -84,6 +87,7 @@ class GroupControls(QWidget):
 
     def set_teaching(self, on: bool) -> None:
         """Made-up data is in no file: there is no format to store it."""
+        self._place.setVisible(not on)  # its rows are alike
         model = self.granularity.model()
         assert isinstance(model, QStandardItemModel)
         for row in range(2):
@@ -92,6 +96,7 @@ class GroupControls(QWidget):
             self.set_granularity("groups of 32")
         elif not on:
             self.set_granularity(STORED)
+        self._fit()
 
     def set_side_by_side(self, on: bool) -> None:
         """All granularities are looked at, not one group."""
@@ -128,7 +133,7 @@ class GroupControls(QWidget):
 
     def _fit(self) -> None:
         """One line where there is room, else two."""
-        shown = [part for part in (self._place, self._scheme, self._numbers) if not part.isHidden()]
+        shown = [part for part in (self._place, self._which, self._scheme, self._numbers) if not part.isHidden()]
         needed = sum(part.sizeHint().width() + SPACE_4 for part in shown)
         across = needed <= self.width()
         self._lines.setDirection(QBoxLayout.Direction.LeftToRight if across else QBoxLayout.Direction.TopToBottom)

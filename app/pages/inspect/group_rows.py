@@ -203,6 +203,8 @@ def number(value: float) -> str:
     """Four significant digits with a real minus; a dash for what is not known."""
     if math.isnan(value):
         return "–"
+    if value == 0:
+        return "0"  # of either sign
     return f"{value:.4g}".replace("-", MINUS)
 
 

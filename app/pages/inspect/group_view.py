@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtCore import QEvent, QTimer
-from PySide6.QtGui import QGuiApplication
+from PySide6.QtCore import QEvent, QObject, QTimer
+from PySide6.QtGui import QGuiApplication, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.inspect_more import AS_IN_FILE, GROUP_KEY, GroupAsk, GroupReply, group_work, teaching_work
@@ -31,6 +31,7 @@ from core.units import format_bits, format_decibels
 DELAY = 15  # ms of rest before a group is asked for: a key that repeats asks for one, not for twenty
 WIDE = 600  # px from which the table stands beside the picture
 PICTURE, TABLE, SIDE = "One group", "Table", "Side by side"
+SIDE_HEIGHT = 330  # px from which the table of granularities stands below their picture
 PICTURE_HEIGHT = 190  # px, the least at which a picture can be read
 
 
@@ -104,6 +105,7 @@ class GroupView(QWidget):
         self.tabs.setAccessibleName("Pictures of the group")
         self.tabs.tabBar().setAccessibleName("Pictures of the group")
         self._side = _column(self.granularities, self.variants)
+        self._side.installEventFilter(self)
         self._one = SideTabs(self.tabs, left, self._beside, (PICTURE, TABLE), WIDE)
         self.tabs.addTab(self._side, SIDE)
         self.tabs.setTabToolTip(0, "Every value, its code and the bits that hold it")
@@ -335,12 +337,18 @@ class GroupView(QWidget):
 
     # ---- Qt --------------------------------------------------------------------------------------------------------
 
-    def showEvent(self, event: QEvent) -> None:
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Where it is low, the picture alone says what the table does: its strips have their SNR."""
+        if watched is self._side and event.type() == QEvent.Type.Resize:
+            self.variants.setVisible(self._side.height() >= SIDE_HEIGHT)
+        return False
+
+    def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
         if self._stale:
             self._timer.start()
 
-    def hideEvent(self, event: QEvent) -> None:
+    def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
         self._timer.stop()
         self._services.jobs.discard(GROUP_KEY)

@@ -25,6 +25,7 @@ from app.theme import SPACE_1, SPACE_2
 from app.widgets.basics import label, quiet_button, set_available
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
+from core.plan import Action
 from core.recipe import Recipe
 from core.units import format_count
 
@@ -232,8 +233,12 @@ class RemediesPanel(QWidget):
 
     def _on_priced(self) -> None:
         self.working.hide()
-        if not self.rows:
-            self.working.setText("There is no remedy for this in the recipe's target.")
+        plan = self._state.plan
+        if not self.rows and self.chosen is not None and plan is not None:
+            planned = plan.tensors[self.chosen.index]
+            kept = planned.action is not Action.QUANTIZE
+            lost = f"It is stored as {planned.format_name} now, which loses nothing here."
+            self.working.setText(lost if kept else "There is no remedy for this in the recipe's target.")
             self.working.show()
 
     def _taken(self, remedy: Any) -> bool:

@@ -22,12 +22,12 @@ class TeachingControls(QWidget):
         super().__init__(parent)
         plain = Synthetic(columns=COLUMNS)
         self.place = _Pair("Column of the outlier", plain.columns - 1, plain.column, "")
-        self.size = _Pair("Size of the outlier", LARGEST, round(plain.size), " σ")
-        self.size.box.setToolTip("In standard deviations of the other weights; 0 takes the outlier away")
+        self.magnitude = _Pair("Size of the outlier", LARGEST, round(plain.size), " σ")
+        self.magnitude.box.setToolTip("In standard deviations of the other weights; 0 takes the outlier away")
         row = QHBoxLayout(self)
         row.setContentsMargins(0, 0, 0, 0)
         row.setSpacing(SPACE_2)
-        for pair, words in ((self.place, "Outlier in column"), (self.size, "Size")):
+        for pair, words in ((self.place, "Outlier in column"), (self.magnitude, "Size")):
             word = label(words, "muted")
             word.setBuddy(pair.slider)
             row.addWidget(word)
@@ -37,7 +37,7 @@ class TeachingControls(QWidget):
 
     @property
     def data(self) -> Synthetic:
-        return Synthetic(columns=COLUMNS, column=self.place.slider.value(), size=float(self.size.slider.value()))
+        return Synthetic(columns=COLUMNS, column=self.place.slider.value(), size=float(self.magnitude.slider.value()))
 
 
 class _Pair:
