@@ -36,7 +36,7 @@ MOST_ROWS = 64  # of a tensor that are read to show it under one scale; more onl
 
 @dataclass(frozen=True)
 class GroupAsk:
-    """Which group: row and column of the tensor as the plan writes it, '' as format for the plan's own.
+    """Which group: row and column of the source tensor; '' as format for the plan's own.
 
     bits, symmetric: of the granularities side by side. opened: the granularity whose group is looked at, by its name;
     '' for the group as the format stores it, AS_IN_FILE for the group as the open file has it.
@@ -87,24 +87,23 @@ def group_work(
         from core.inspect.grid import group_grid
         from core.inspect.group_map import planned_group, stored_group
 
-        group, problem, mapped = None, None, None
-        number = _planned_number(plan, tensor)
-        if number is not None and plan is not None:
-            mapped = plan.tensors[number].source
-        rows, columns = (tensor.rows, tensor.columns) if mapped is None else (mapped.rows, mapped.columns)
+        group, problem = None, None
+        rows, columns = tensor.rows, tensor.columns
         row, column = min(ask.row, rows - 1), min(ask.column, columns - 1)
         try:
-            if plan is None or number is None or ask.opened == AS_IN_FILE:
-                group = stored_group(checkpoint, tensor, min(row, tensor.rows - 1), column)
+            there = planned_place(plan, tensor, row) if plan is not None and ask.opened != AS_IN_FILE else None
+            if plan is None or there is None:
+                group = stored_group(checkpoint, tensor, row, column)
             else:
-                chosen, number = plan_in_format(checkpoint, plan, number, ask.format_name)
+                chosen, _ = plan_in_format(checkpoint, plan, there[0], ask.format_name)
                 token.check()
-                group = planned_group(checkpoint, chosen, number, row, column)
+                there = planned_place(chosen, tensor, row) or there
+                group = planned_group(checkpoint, chosen, *there, column)
         except UserError as error:
             problem = error
         token.check()
         levels = group_grid(group).levels if group is not None else None
-        block, start = _rows_around(checkpoint, tensor, mapped, row, rows)
+        block, start = _rows_around(checkpoint, tensor, row)
         span = _span(column, columns)
         try:
             variants, opened = _variants(block, row - start, span, column, ask, extent)
@@ -184,22 +183,28 @@ def plan_in_format(checkpoint: Checkpoint, plan: Plan, number: int, format_name:
     return other, found
 
 
-def _planned_number(plan: Plan | None, tensor: TensorInfo) -> int | None:
-    tensors = plan.tensors if plan is not None else ()
-    return next((i for i, t in enumerate(tensors) if any(s.name == tensor.name for s in t.source.sources)), None)
+def planned_place(plan: Plan, tensor: TensorInfo, row: int) -> tuple[int, int] | None:
+    """Number of the planned tensor that a row of a source tensor becomes part of, and its row there; None: of none."""
+    from core.models.read_mapped import interleaved
+
+    for number, planned in enumerate(plan.tensors):
+        first = 0
+        for piece in planned.source.pieces:
+            if piece.tensor.name == tensor.name and piece.start <= row < piece.stop:
+                place = first + row - piece.start
+                heads = planned.source.permute_heads
+                if heads and len(planned.shape) > 1:
+                    size = planned.source.rows // heads
+                    place += int((interleaved(size, 1) == place % size).argmax()) - place % size
+                return number, place
+            first += piece.stop - piece.start
+    return None
 
 
-def _rows_around(
-    checkpoint: Checkpoint, tensor: TensorInfo, mapped: Any, row: int, rows: int
-) -> tuple[np.ndarray, int]:
+def _rows_around(checkpoint: Checkpoint, tensor: TensorInfo, row: int) -> tuple[np.ndarray, int]:
     """Some rows that include this one, float32, and the number of the first."""
-    from core.models.read_mapped import read_mapped
-
-    first = max(0, min(row - MOST_ROWS // 2, rows - MOST_ROWS))
-    last = min(rows, first + MOST_ROWS)
-    if mapped is not None:
-        return read_mapped(checkpoint, mapped, first, last), first
-    return checkpoint.read_rows(tensor, first, last), first
+    first = max(0, min(row - MOST_ROWS // 2, tensor.rows - MOST_ROWS))
+    return checkpoint.read_rows(tensor, first, min(tensor.rows, first + MOST_ROWS)), first
 
 
 # ---- activations -----------------------------------------------------------------------------------------------------

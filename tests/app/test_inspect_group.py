@@ -173,6 +173,18 @@ def test_teaching_data_shows_an_outlier_spoil_its_group_only(window, qtbot, view
     assert settle(window, qtbot, view).source is not None
 
 
+def test_rows_are_those_of_the_source_where_heads_are_interleaved(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
+    state = window.page("inspect").state
+    state.choose("model.layers.0.self_attn.q_proj.weight")
+    for row in (0, 1, 33, 64, 255):
+        view.look_at(row, 0)
+        group = settle(window, qtbot, view)
+        wanted = state.checkpoint.read_rows(state.tensor, row, row + 1)[0, : len(group.rows)]
+        np.testing.assert_array_equal(group.weights, wanted)
+        assert f"row {row}" in group.title
+        assert group.source.source.row == row
+
+
 def test_another_tensor_drops_what_was_shown(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
     state = window.page("inspect").state
     state.choose("model.layers.0.mlp.up_proj.weight")

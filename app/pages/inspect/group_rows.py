@@ -48,6 +48,8 @@ class ValueRow:
     @property
     def code_text(self) -> str:
         """The bits as a number and, where that is another, what they stand for before scaling."""
+        if sum(f.width for f in self.fields) >= 16:  # a number of its own
+            return f"0x{self.code:x}"
         return str(self.code) if self.level == self.code else f"{self.code} ({number(self.level)})"
 
     @property
@@ -130,8 +132,8 @@ class ShownGroup:
         return out.getvalue()
 
 
-def from_map(group: GroupMap, levels: np.ndarray | None) -> ShownGroup:
-    """A group as it stands, or will stand, in a file."""
+def from_map(group: GroupMap, levels: np.ndarray | None, row: int) -> ShownGroup:
+    """A group as it stands, or will stand, in a file. row: its number in the source."""
     error = group.error
     rows = []
     for i in range(len(group.codes)):
@@ -147,7 +149,7 @@ def from_map(group: GroupMap, levels: np.ndarray | None) -> ShownGroup:
         )  # fmt: skip
     facts = [Fact(m.meaning, _value(m.value, m.code), _where(m.fields)) for m in group.metadata]
     what = "window" if group.window else "group"
-    title = f"{group.tensor}: {group.format}, row {format_count(group.row)}, {what} {format_count(group.group)}"
+    title = f"{group.tensor}: {group.format}, row {format_count(row)}, {what} {format_count(group.group)}"
     return ShownGroup(
         title, tuple(rows), np.zeros(0) if levels is None else levels, tuple(facts), group.formula, group.group,
         group.group_size, group.window, group,

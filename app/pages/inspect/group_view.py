@@ -249,7 +249,7 @@ class GroupView(QWidget):
         if reply.opened is not None:
             group = from_variant(reply.opened, reply.row)
         elif reply.group is not None and self.controls.opened in (STORED, AS_IN_FILE):
-            group = from_map(reply.group, reply.levels)
+            group = from_map(reply.group, reply.levels, reply.row)
         self._show_problem(reply, group)
         self.controls.set_rows(reply.rows, reply.row)
         if group is not None:
