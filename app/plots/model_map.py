@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
@@ -25,9 +25,9 @@ LEAST = 5  # px of height
 GAP_FROM = 6  # px of a cell from which lines part the cells
 
 
-@dataclass(frozen=True)
-class MapTensor:
-    """row: label of its row. layer: its column, None for tensors that belong to no layer."""
+class MapTensor(NamedTuple):
+    """A tuple, because thousands are made at once. row: label of its row. layer: its column, None for tensors that
+    belong to no layer."""
 
     name: str
     row: str
@@ -41,6 +41,7 @@ class ModelPicture:
 
     what: the measure with its unit. falling: small values are the worrying, bright ones. log: colours in even steps of
     the logarithm. words(name): all about a tensor's value in a sentence. text(value): on the colour bar.
+    changed: names whose values differ from those of the picture before, None for all.
     """
 
     title: str
@@ -51,6 +52,7 @@ class ModelPicture:
     log: bool = True
     falling: bool = False
     text: Callable[[float], str] = short
+    changed: Collection[str] | None = None
 
 
 @dataclass(eq=False)
@@ -168,11 +170,14 @@ class _Canvas(QWidget):
     # ---- content ---------------------------------------------------------------------------------------------------
 
     def set_picture(self, shown: ModelPicture) -> None:
+        changed = shown.changed
         if self._shown is None or self._shown.tensors is not shown.tensors:
             self._arrange(shown.tensors)
+            changed = None
         self._shown = shown
-        for cell in self._cells.values():
-            cell.look(shown)
+        places = self._cells if changed is None else {self._where[name] for name in changed}
+        for place in places:
+            self._cells[place].look(shown)
         values = [value for value in shown.values.values() if value is not None]
         self._scale = scale_for(np.array(values or [math.nan]), log=shown.log, falling=shown.falling)
         self._bar = bool(values)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Finer gain (dB)")
 FOLD = 380  # px of height below which map and table are tabs
 RATIO = 2  # the column that the table is sorted by at first
-REFRESH = 100  # ms between two pictures of the survey …
+FIRST_REFRESH, REFRESH = 1, 100  # ms until the first picture of the survey, and between two …
 CROWDED, CROWDED_REFRESH = 1000, 600  # … and with more tensors than this
 PLAN_REST = 400  # ms without another plan before its errors are predicted
 AHEAD = (TENSOR_KEY, FORMAT_KEY, ERROR_KEY)  # what somebody waits for goes before the survey
@@ -48,12 +48,15 @@ class MapView(QWidget):
         self._state, self._jobs = state, services.jobs
         self._rows: dict[str, SurveyRow] = {}
         self._values: dict[str, float | None] = {}  # of the measure that is shown
+        self._changed: set[str] = set()  # whose values the map does not show yet
+        self._damaged: set[str] = set()  # tensors with values that are not finite
         self._tensors: tuple[MapTensor, ...] = ()
         self._places: dict[str, int] = {}  # number of each tensor in the table
         self._news: dict[int, TensorInfo] = {}
         self._surveyed: tuple[Checkpoint, Plan | None] | None = None  # what the rows are of, once the survey has begun
         self._job: Job | None = None
         self._paused = False
+        self._rest = REFRESH
         self._make_parts()
         self._lay_out()
         self._connect()
@@ -86,7 +89,7 @@ class MapView(QWidget):
             filter_hint="Filter tensors by name or format", totals=False,
         )  # fmt: skip
         self.table.view.sortByColumn(RATIO, Qt.SortOrder.DescendingOrder)
-        self._refresh = QTimer(self, singleShot=True, interval=REFRESH)
+        self._refresh = QTimer(self, singleShot=True)
         self._refresh.timeout.connect(self._show_news)
         self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_REST)
         self._plan_timer.timeout.connect(self._start_if_needed)
@@ -131,18 +134,26 @@ class MapView(QWidget):
         self._jobs.discard(SURVEY_KEY)
         self._rows.clear()
         self._news.clear()
+        self._changed.clear()
+        self._damaged.clear()
         self._job, self._surveyed, self._paused = None, None, False
         checkpoint = self._state.checkpoint
         tensors = checkpoint.tensors if checkpoint is not None else ()
-        self._tensors = map_rows(tensors)
+        self._tensors = ()
         self._places = {t.name: i for i, t in enumerate(tensors)}
-        self._refresh.setInterval(REFRESH if len(tensors) <= CROWDED else CROWDED_REFRESH)
+        self._rest = REFRESH if len(tensors) <= CROWDED else CROWDED_REFRESH
         self.table.model.set_rows(tensors)
         self.error.hide()
-        self._show()
-        self._mark()
+        self.map.clear()
+        QTimer.singleShot(1, self, self._place_tensors)
         if self.isVisible():
             self._start_if_needed()
+
+    def _place_tensors(self) -> None:
+        checkpoint = self._state.checkpoint
+        self._tensors = map_rows(checkpoint.tensors if checkpoint is not None else ())
+        QTimer.singleShot(1, self, self._show)  # a turn for each: there may be ten thousand
+        self._mark()
 
     def _on_plan(self) -> None:
         if self.isVisible():
@@ -192,7 +203,7 @@ class MapView(QWidget):
             if place is not None:
                 self._news[place] = tensors[place]
         if not self._refresh.isActive():
-            self._refresh.start(0 if len(self._rows) == len(news) else self._refresh.interval())
+            self._refresh.start(FIRST_REFRESH if len(self._rows) == len(news) else self._rest)
 
     def _show_news(self) -> None:
         """Table, map and the page's state, the event loop turns in between: there may be ten thousand rows."""
@@ -201,7 +212,11 @@ class MapView(QWidget):
             return
         measure = MEASURES[self.measure.currentIndex()]
         for tensor in news.values():
-            self._values[tensor.name] = value_of(self._rows[tensor.name], measure)
+            row = self._rows[tensor.name]
+            self._values[tensor.name] = value_of(row, measure)
+            if row.statistics is not None and row.statistics.nonfinite:
+                self._damaged.add(tensor.name)
+        self._changed.update(tensor.name for tensor in news.values())
         self.table.model.replace_rows(news)
         self._show_progress()
         for turn, step in enumerate((self._sort, self._show_map, self._tell), 1):
@@ -243,18 +258,20 @@ class MapView(QWidget):
         measure = MEASURES[self.measure.currentIndex()]
         self.measure.setToolTip(explain(measure.title) or measure.title)
         self._values = {name: value_of(row, measure) for name, row in self._rows.items()}
-        self._show_map()
+        self._show_map(whole=True)
 
-    def _show_map(self) -> None:
+    def _show_map(self, *, whole: bool = False) -> None:
         checkpoint, measure = self._state.checkpoint, MEASURES[self.measure.currentIndex()]
-        if checkpoint is None:
+        if checkpoint is None or not self._tensors:
             self.map.clear()
             return
-        lost = sum(1 for row in self._rows.values() if row.statistics is not None and row.statistics.nonfinite)
+        lost = len(self._damaged)
         note = f"{format_count(lost)} tensors have values that are not finite (NaN or Inf)." if lost else ""
+        changed, self._changed = self._changed, set()
         picture = ModelPicture(
             f"{measure.title}: {Path(checkpoint.path).name}", measure.unit, self._tensors, self._values,
             lambda name: words_about(self._rows.get(name), name, measure), measure.log, measure.falling, measure.text,
+            None if whole else changed,
         )  # fmt: skip
         self.map.show_map(picture, note)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -99,25 +100,20 @@ def map_rows(tensors: Sequence[TensorInfo]) -> tuple[MapTensor, ...]:
     placed: dict[str, list[MapTensor]] = {}
     first: dict[str, int] = {}
     for t in tensors:
-        row = _stem(t.name) if t.role in crowded and t.layer is not None else t.role.value
+        row = t.role.value
+        if t.layer is not None and t.role in crowded:
+            row = _stem(t.name)
         if t.expert is not None or t.experts:
-            row = f"{row}, experts"
-        placed.setdefault(row, []).append(MapTensor(t.name, row, t.layer))
-        first.setdefault(row, order[t.role])
-    rows = sorted(placed, key=lambda row: first[row])
-    return tuple(tensor for row in rows for tensor in placed[row])
+            row += ", experts"
+        if row not in placed:
+            placed[row], first[row] = [], order[t.role]
+        placed[row].append(MapTensor(t.name, row, t.layer))
+    return tuple(tensor for row in sorted(placed, key=first.__getitem__) for tensor in placed[row])
 
 
 def _crowded(tensors: Sequence[TensorInfo]) -> set[Role]:
-    seen: set[tuple[Role, int, int | None]] = set()
-    crowded = set()
-    for t in tensors:
-        if t.layer is not None:
-            place = (t.role, t.layer, t.expert)
-            if place in seen:
-                crowded.add(t.role)
-            seen.add(place)
-    return crowded
+    places = Counter((t.role, t.layer, t.expert) for t in tensors if t.layer is not None)
+    return {role for (role, _, _), count in places.items() if count > 1}
 
 
 def _stem(name: str) -> str:
