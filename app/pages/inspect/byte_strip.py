@@ -47,7 +47,10 @@ class ByteStrip(QWidget):
         policy = QSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         policy.setHeightForWidth(True)
         self.setSizePolicy(policy)
-        themes().changed.connect(lambda _theme: self.update())
+        themes().changed.connect(self._on_theme)
+
+    def _on_theme(self, _theme: object) -> None:
+        self.update()
 
     # ---- content ---------------------------------------------------------------------------------------------------
 
