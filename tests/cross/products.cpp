@@ -1,5 +1,6 @@
 // Every format through every instruction set that this machine has, against sums in float64 of the decoded weights.
-// For machines without Python: built for arm64 and run by run_neon.sh. Arguments: names that have to be there.
+// For machines without Python: built for arm64 by run_neon.sh. Arguments: the instruction sets, which have to be
+// there; all that are there without any.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,12 +171,16 @@ int main(int count, char** wanted) {
         pack_elements(packed, rows.data(), nullptr, 333, 1, 0, 19);
     }
     int failed = 0, checked = 0;
-    for (int i = 1; i < count; ++i) kernels_named(wanted[i]);
-    for (const Kernels* kernels : usable_kernels()) {
+    std::vector<const Kernels*> sets;
+    for (int i = 1; i < count; ++i) sets.push_back(&kernels_named(wanted[i]));
+    for (const Refused& refused : refused_kernels())
+        printf("not %s: %s\n", refused.name.c_str(), refused.reason.c_str());
+    for (const Kernels* kernels : sets.empty() ? usable_kernels() : sets) {
         printf("%s\n", kernels->name);
+        fflush(stdout);
         for (const Case& c : cases)
             for (Contract contract : {Contract::kFast, Contract::kExact, Contract::kToken})
-                for (int64_t m : {1, 2, 3, 5, 14}) {
+                for (int64_t m : {1, 2, 3, 5, 14, 29}) {
                     failed += check(c, *kernels, contract, m);
                     ++checked;
                 }

@@ -1,6 +1,7 @@
 #include "matmul_module.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -303,6 +304,11 @@ void bind_matmul(nb::module_& m) {
         std::vector<std::string> names;
         for (const Kernels* kernels : usable_kernels()) names.push_back(kernels->name);
         return names;
+    });
+    m.def("refused_sets", [] {
+        std::vector<std::pair<std::string, std::string>> pairs;
+        for (const Refused& refused : refused_kernels()) pairs.emplace_back(refused.name, refused.reason);
+        return pairs;
     });
 }
 

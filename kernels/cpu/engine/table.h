@@ -3,6 +3,7 @@
 #pragma once
 #include <stdint.h>
 
+#include <string>
 #include <vector>
 
 #include "ops/table.h"
@@ -34,10 +35,17 @@ const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512vnni();
 const Kernels* kernels_avx512bf16();
+const Kernels* kernels_amx(bool bf16);  // bf16: the CPU multiplies bfloat16 in tiles, too
 const Kernels* kernels_neon();
 const Kernels* kernels_i8mm();
 
-// What this CPU can run, best first; the last is portable.
+// What the CPU lists and this process can not run, and why in words: it has failed its trial (trial.h), or the system
+// refuses it.
+struct Refused {
+    std::string name, reason;
+};
+const std::vector<Refused>& refused_kernels();
+// What this CPU can run and has passed its trial, best first; the last is portable.
 const std::vector<const Kernels*>& usable_kernels();
 // Throws std::invalid_argument for what is not in that list.
 const Kernels& kernels_named(const char* name);

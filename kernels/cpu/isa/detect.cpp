@@ -41,7 +41,7 @@ static Registers cpuid(uint32_t leaf, uint32_t subleaf = 0) {
     return r;
 }
 
-// Register state that the operating system saves: bit 1 SSE, 2 AVX, 5…7 AVX-512.
+// Register state that the operating system saves: bit 1 SSE, 2 AVX, 5…7 AVX-512, 17 and 18 AMX.
 static uint64_t saved_state() {
 #if defined(_MSC_VER) && !defined(__clang__)
     return _xgetbv(0);
@@ -68,6 +68,9 @@ CpuFeatures detect_cpu() {
     features.avxvnni = features.fma && (more.a >> 4 & 1);
     features.avx512vnni = features.avx512 && features.fma && (leaf.c >> 11 & 1);
     features.avx512bf16 = features.avx512 && (more.a >> 5 & 1);
+    features.amx = (leaf.d >> 24 & 1) && (leaf.d >> 25 & 1);
+    features.amx_bf16 = features.amx && (leaf.d >> 22 & 1);
+    features.amx_state = (state >> 17 & 3) == 3;
     return features;
 }
 

@@ -10,6 +10,9 @@ struct CpuFeatures {
     bool avxvnni;     // 256 bits, with avx2 and fma
     bool avx512vnni;  // with avx512 and fma
     bool avx512bf16;
+    bool amx;            // tiles and products of int8 in them; they may be used only once the system has granted it
+    bool amx_bf16;       // of bfloat16, too
+    bool amx_state;      // the system saves the tiles
     bool dotprod, i8mm;  // arm64
 };
 CpuFeatures detect_cpu();

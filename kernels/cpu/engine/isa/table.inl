@@ -29,6 +29,11 @@ static void linear(const Packed& w, const Act& act, const Output& out, int64_t t
     }
 }
 
+static void prepare(const Act& act, const float* x, int64_t x_stride, int64_t panel_begin, int64_t panel_end) {
+    if (by_token(act)) return prepare_panels<true>(act, x, x_stride, panel_begin, panel_end);
+    prepare_panels<false>(act, x, x_stride, panel_begin, panel_end);
+}
+
 #define BITSMITH_STRING_(text) #text
 #define BITSMITH_STRING(text) BITSMITH_STRING_(text)
 

@@ -29,8 +29,10 @@ BITSMITH_INLINE Floats columns_at(const Act& act, const float* row, int64_t at) 
     return left >= kTile ? load(row + at) : left > 0 ? load_first(row + at, int(left)) : zero_floats();
 }
 
-inline void prepare_int8_token(const Act& act, const float* x, int64_t panel, int lane, int width) {
-    int8_t* codes = reinterpret_cast<int8_t*>(act.codes(panel)) + lane * 4;
+// kByToken: the order of token rows, see Act.
+template <bool kByToken>
+void prepare_int8_token(const Act& act, const float* x, int64_t panel, int lane, int width) {
+    int8_t* codes = reinterpret_cast<int8_t*>(act.codes(panel)) + lane * (kByToken ? kStep : 4);
     float *scales = act.scales(panel) + lane, *products = act.step_products(panel) + lane,
           *half_products = act.half_products(panel) + lane;
     int32_t *sums = act.step_sums(panel) + lane, *half_sums = act.half_sums(panel) + lane;
@@ -53,7 +55,11 @@ inline void prepare_int8_token(const Act& act, const float* x, int64_t panel, in
             store_int8(rounded + h * kTile, code);
             sum[h] = total(code);
         }
-        for (int q = 0; q < kQuads; ++q) memcpy(codes + ((step * kQuads + q) * width) * 4, rounded + q * 4, 4);
+        if (kByToken) {
+            memcpy(codes + step * kStep * width, rounded, kStep);
+        } else {
+            for (int q = 0; q < kQuads; ++q) memcpy(codes + ((step * kQuads + q) * width) * 4, rounded + q * 4, 4);
+        }
         scales[step * width] = r.scale;
         sums[step * width] = sum[0] + sum[1];
         products[step * width] = r.scale * float(sum[0] + sum[1]);
@@ -70,27 +76,31 @@ BITSMITH_INLINE Ints to_bf16(Floats a) {
     const Ints rounded = shift<-16>(word + splat(0x7fff) + (shift<-16>(word) & splat(1)));
     return where_equal(is_nan, 1, shift<-16>(word) | splat(0x40), rounded);
 }
-inline void prepare_bf16_token(const Act& act, const float* row, uint16_t* out, int width) {
+template <bool kByToken>
+void prepare_bf16_token(const Act& act, const float* row, uint16_t* out, int lane, int width) {
     for (int64_t at = 0; at < act.steps * kStep; at += kTile) {
         alignas(64) int32_t halves[kTile];
         store(halves, to_bf16(columns_at(act, row, at)));
         for (int i = 0; i < kTile; i += 2) {
             const int32_t pair = halves[i] | int32_t(uint32_t(halves[i + 1]) << 16);
-            memcpy(out + (at + i) * width, &pair, 4);
+            const int64_t k = at + i,
+                          to = kByToken ? (k / kStep * width + lane) * kStep + k % kStep : k * width + lane * 2;
+            memcpy(out + to, &pair, 4);
         }
     }
 }
 
-inline void prepare(const Act& act, const float* x, int64_t x_stride, int64_t panel_begin, int64_t panel_end) {
+template <bool kByToken>
+void prepare_panels(const Act& act, const float* x, int64_t x_stride, int64_t panel_begin, int64_t panel_end) {
     const int64_t padded = act.steps * kStep;
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
         const int width = act.width(panel), count = act.count(panel);
         for (int lane = 0; lane < width; ++lane) {
             const float* row = lane < count ? x + (Act::first(panel) + lane) * x_stride : nullptr;
             if (act.kind == ActKind::kInt8 || act.kind == ActKind::kInt8Token) {
-                prepare_int8_token(act, row, panel, lane, width);
+                prepare_int8_token<kByToken>(act, row, panel, lane, width);
             } else if (act.kind == ActKind::kBF16) {
-                prepare_bf16_token(act, row, reinterpret_cast<uint16_t*>(act.codes(panel)) + lane * 2, width);
+                prepare_bf16_token<kByToken>(act, row, reinterpret_cast<uint16_t*>(act.codes(panel)), lane, width);
             } else {
                 float* out = reinterpret_cast<float*>(act.codes(panel)) + lane;
                 for (int64_t k = 0; k < padded; ++k) out[k * width] = row && k < act.columns ? row[k] : 0.0f;

@@ -48,15 +48,15 @@ BITSMITH_INLINE void one_block(const Packed& w, const Act& act, const Output& ou
     write<C>(w, out, tile, Act::first(panel) + token, act.count(panel) - token, sums, add, last);
 }
 
-// block.run<C>(token, sums) for all tokens of a panel, C ≤ kSub of them at a time. more: results are added to those of
-// the columns before; last: there are no more columns.
+// block.run<C>(token, sums) for all tokens of a panel, C ≤ kSub of them at a time, or all where Block::kWhole is. more:
+// results are added to those of the columns before; last: there are no more columns.
 template <class Block>
 BITSMITH_INLINE void each_block(const Packed& w, const Act& act, const Output& out, int64_t tile, int64_t panel,
                                 bool more, bool last, const Block& block) {
     const int width = act.width(panel);
     const bool add = more || out.accumulate;
     int token = 0;
-    if constexpr (kSub >= kPanel) {
+    if constexpr (kSub >= kPanel || requires { Block::kWhole; }) {
         if (width == kPanel) return one_block<kPanel>(w, act, out, tile, panel, 0, add, last, block);
         if (width == 8) return one_block<8>(w, act, out, tile, panel, 0, add, last, block);
         if (width == 6) return one_block<6>(w, act, out, tile, panel, 0, add, last, block);

@@ -21,7 +21,7 @@
 
 #if defined(BITSMITH_PORTABLE)
 #include "portable.h"
-#elif defined(__AVX512F__) && defined(__AVX512VNNI__)
+#elif defined(__AVX512F__) && defined(__AVX512VNNI__) && !defined(BITSMITH_AVX2)
 #include "avx512.h"
 #elif defined(__AVX2__)
 #include "avx2.h"
