@@ -6,6 +6,28 @@
 
 namespace bitsmith::engine::BITSMITH_NS {
 
+// The vectors of a step: in registers, or read whenever one is used.
+template <int kCount, bool kHeld>
+class Vectors {
+public:
+    explicit BITSMITH_INLINE Vectors(const uint8_t* p) {
+        BITSMITH_UNROLL for (int v = 0; v < kCount; ++v) vectors_[v] = held(load_bytes(p + 64 * v));
+    }
+    BITSMITH_INLINE Bytes at(int v) const { return vectors_[v]; }
+
+private:
+    Bytes vectors_[kCount];
+};
+template <int kCount>
+class Vectors<kCount, false> {
+public:
+    explicit BITSMITH_INLINE Vectors(const uint8_t* p) : p_(p) {}
+    BITSMITH_INLINE Bytes at(int v) const { return load_bytes(p_ + 64 * v); }
+
+private:
+    const uint8_t* p_;
+};
+
 // Codes as unsigned bytes. kInPlace: those that lie above others stay where they are, shifted left by kShift<i>, which
 // saves the shift; the dot products of codes that are shifted alike are added up, and shifted back.
 template <int kBits>
@@ -17,14 +39,8 @@ struct IntegerQuads {
 
     explicit BITSMITH_INLINE IntegerQuads(const Packed&) {}
 
-    struct Step {
-        Bytes vectors[kBits];
-    };
-    static BITSMITH_INLINE Step load(const uint8_t* p) {
-        Step step;
-        BITSMITH_UNROLL for (int v = 0; v < kBits; ++v) step.vectors[v] = held(load_bytes(p + 64 * v));
-        return step;
-    }
+    using Step = Vectors < kBits, kHolds&& kBits<8>;  // with 8 bits, each is used once
+    static BITSMITH_INLINE Step load(const uint8_t* p) { return Step(p); }
     // Quad i of a step.
     template <int i>
     BITSMITH_INLINE Bytes get(const Step& step) const {
@@ -42,7 +58,7 @@ private:
         constexpr Pieces kPieces = pieces_of(kBits, i);
         constexpr Piece kPiece = kPieces.at[first];
         constexpr int kMask = ((1 << kPiece.count) - 1) << (kPiece.to + kAt);
-        const Bytes moved = shift<kPiece.to + kAt - kPiece.from>(step.vectors[kPiece.vector]);
+        const Bytes moved = shift<kPiece.to + kAt - kPiece.from>(step.at(kPiece.vector));
         if constexpr (kMask == 255)
             return moved;
         else if constexpr (first + 1 == kPieces.count)

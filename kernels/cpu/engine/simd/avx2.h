@@ -15,6 +15,7 @@ struct Floats {
 };
 constexpr int kSub = 4;
 constexpr int kByteBias = 0;
+constexpr bool kHolds = false;  // registers for all vectors of a step
 constexpr bool kFused = true;
 #if defined(__AVXVNNI__)
 constexpr bool kSmallDotIsFaster = false;
@@ -44,9 +45,6 @@ BITSMITH_INLINE Bytes operator&(Bytes a, Bytes b) {
 }
 BITSMITH_INLINE Bytes operator|(Bytes a, Bytes b) {
     BITSMITH_BOTH(Bytes, _mm256_or_si256(a.v[i], b.v[i]));
-}
-BITSMITH_INLINE Bytes operator-(Bytes a, Bytes b) {
-    BITSMITH_BOTH(Bytes, _mm256_sub_epi8(a.v[i], b.v[i]));
 }
 // (a & mask) | b
 BITSMITH_INLINE Bytes merge(Bytes a, Bytes mask, Bytes b) {

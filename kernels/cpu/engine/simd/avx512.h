@@ -15,6 +15,7 @@ struct Floats {
 };
 constexpr int kSub = 12;                   // tokens that a product keeps in registers
 constexpr int kByteBias = 0;               // what `dot` subtracts from every weight of 8 bits
+constexpr bool kHolds = true;              // registers for all vectors of a step
 constexpr bool kFused = true;              // one to four tokens take codes straight from their planes
 constexpr bool kSmallDotIsFaster = false;  // codes of at most 7 bits
 
@@ -40,9 +41,6 @@ BITSMITH_INLINE Bytes operator&(Bytes a, Bytes b) {
 }
 BITSMITH_INLINE Bytes operator|(Bytes a, Bytes b) {
     return {_mm512_or_si512(a.v, b.v)};
-}
-BITSMITH_INLINE Bytes operator-(Bytes a, Bytes b) {
-    return {_mm512_sub_epi8(a.v, b.v)};
 }
 // (a & mask) | b
 BITSMITH_INLINE Bytes merge(Bytes a, Bytes mask, Bytes b) {

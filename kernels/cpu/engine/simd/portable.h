@@ -15,6 +15,7 @@ struct Floats {
 };
 constexpr int kSub = 4;
 constexpr int kByteBias = 0;
+constexpr bool kHolds = false;  // registers for all vectors of a step
 constexpr bool kFused = false;
 constexpr bool kSmallDotIsFaster = false;
 
