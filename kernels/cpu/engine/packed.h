@@ -19,6 +19,7 @@ constexpr int kQuads = 8;              // quads of a step
 constexpr int kChunk = 256;            // columns of a chunk
 constexpr int kChunkSteps = 8;         // steps of a chunk
 constexpr int kPanel = 12;             // tokens of a panel
+constexpr int kFew = 4;                // tokens that are multiplied with codes straight from their planes
 constexpr int64_t kAlign = 64;         // bytes; of Packed::data, Act::data and scratch
 constexpr int64_t kScratch = 1 << 19;  // bytes of scratch that a thread gives to `linear`
 
@@ -101,6 +102,8 @@ inline ActKind act_kind(const Packed& packed, Contract contract) {
 
 // Tokens as products read them. Panel p has w = width(p) columns, the last ones zeros where w is more than there are.
 //   codes  int8: [panel][step][quad][w][4], bfloat16: [panel][pair][w][2], float32: [panel][column][w]
+//   or, where an instruction set multiplies whole rows of a token (matrix units), for more than kFew tokens: int8 and
+//   bfloat16 [panel][step][w][32]
 //   scales float32 [panel][step][w] (int8 only; one value a token for kInt8Token)
 //   sums   int32 of codes: [panel][step][w] and [panel][half step][w], and float32 sum · scale of the same shapes
 struct Act {

@@ -39,7 +39,8 @@ struct IntegerQuads {
 
     explicit BITSMITH_INLINE IntegerQuads(const Packed&) {}
 
-    using Step = Vectors < kBits, kHolds&& kBits<8>;  // with 8 bits, each is used once
+    static constexpr bool kHeld = kHolds && !kEightBits;  // with 8 bits, each is used once
+    using Step = Vectors<kBits, kHeld>;
     static BITSMITH_INLINE Step load(const uint8_t* p) { return Step(p); }
     // Quad i of a step.
     template <int i>

@@ -221,8 +221,8 @@ struct F16Head {  // one for each step
     template <class Tile>
     static BITSMITH_INLINE void run(const Packed&, const uint8_t* head, int steps, Tile& sums) {
         constexpr int C = sizeof(sums.out) / sizeof(sums.out[0]);
-        alignas(
-            64) float scales[kChunkSteps * kTile];  // at once, so that the codes are read as one stream: a fifth faster
+        // Scales at once, so that the codes are one stream after them: a fifth faster for eight bits.
+        alignas(64) float scales[kChunkSteps * kTile];
         for (int s = 0; s < steps; ++s) store(scales + s * kTile, load_f16(halfwords(head) + s * kTile));
         for (int s = 0; s < steps; ++s) {
             const Floats scale = load(scales + s * kTile);

@@ -46,6 +46,9 @@ BITSMITH_INLINE Bytes operator&(Bytes a, Bytes b) {
 BITSMITH_INLINE Bytes operator|(Bytes a, Bytes b) {
     BITSMITH_BOTH(Bytes, _mm256_or_si256(a.v[i], b.v[i]));
 }
+BITSMITH_INLINE Bytes operator-(Bytes a, Bytes b) {
+    BITSMITH_BOTH(Bytes, _mm256_sub_epi8(a.v[i], b.v[i]));
+}
 // (a & mask) | b
 BITSMITH_INLINE Bytes merge(Bytes a, Bytes mask, Bytes b) {
     return (a & mask) | b;

@@ -42,6 +42,9 @@ BITSMITH_INLINE Bytes operator&(Bytes a, Bytes b) {
 BITSMITH_INLINE Bytes operator|(Bytes a, Bytes b) {
     return {_mm512_or_si512(a.v, b.v)};
 }
+BITSMITH_INLINE Bytes operator-(Bytes a, Bytes b) {
+    return {_mm512_sub_epi8(a.v, b.v)};
+}
 // (a & mask) | b
 BITSMITH_INLINE Bytes merge(Bytes a, Bytes mask, Bytes b) {
     return {_mm512_ternarylogic_epi32(a.v, mask.v, b.v, 0xea)};

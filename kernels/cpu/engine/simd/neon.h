@@ -115,6 +115,40 @@ BITSMITH_INLINE Ints dot(Ints acc, Bytes w, const int8_t* x) {
     BITSMITH_FOUR(Ints, vdotq_s32(acc.v[i], vreinterpretq_s8_u8(w.v[i]), xs));
 #endif
 }
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define BITSMITH_EIGHT_COLUMNS
+struct RowPairs {
+    int32x4_t v[8];  // [pair of rows][2 rows][2 tokens]
+};
+struct TwoTokens {
+    int8x16_t v;  // eight columns each
+};
+BITSMITH_INLINE TwoTokens load_tokens(const int8_t* first, const int8_t* second) {
+    return {vcombine_s8(vld1_s8(first), vld1_s8(second))};
+}
+// Two neighbouring quads, as [pair of rows][2 rows][8 columns].
+BITSMITH_INLINE void store_pairs(uint8_t* p, Bytes a, Bytes b) {
+    for (int i = 0; i < 4; ++i) {
+        const uint32x4_t first = vreinterpretq_u32_u8(a.v[i]), second = vreinterpretq_u32_u8(b.v[i]);
+        vst1q_u8(p + 32 * i, vreinterpretq_u8_u32(vzip1q_u32(first, second)));
+        vst1q_u8(p + 32 * i + 16, vreinterpretq_u8_u32(vzip2q_u32(first, second)));
+    }
+}
+// sums[n] += the dot products of sixteen rows with tokens[n].
+template <int N>
+BITSMITH_INLINE void dot_pairs(RowPairs* sums, const uint8_t* w, const TwoTokens* tokens) {
+    BITSMITH_UNROLL for (int i = 0; i < 8; ++i) {
+        const uint8x16_t rows = vld1q_u8(w + 16 * i);
+        BITSMITH_UNROLL for (int n = 0; n < N; ++n) sums[n].v[i] = vusmmlaq_s32(sums[n].v[i], rows, tokens[n].v);
+    }
+}
+BITSMITH_INLINE Ints first_token(const RowPairs& sums) {
+    BITSMITH_FOUR(Ints, vuzp1q_s32(sums.v[2 * i], sums.v[2 * i + 1]));
+}
+BITSMITH_INLINE Ints second_token(const RowPairs& sums) {
+    BITSMITH_FOUR(Ints, vuzp2q_s32(sums.v[2 * i], sums.v[2 * i + 1]));
+}
+#endif
 BITSMITH_INLINE int32_t largest(Ints a) {
     return vmaxvq_s32(vmaxq_s32(vmaxq_s32(a.v[0], a.v[1]), vmaxq_s32(a.v[2], a.v[3])));
 }
