@@ -15,8 +15,9 @@ from app.settings import Settings
 
 
 @pytest.fixture
-def services(qapp: QApplication, tmp_path: Path) -> Iterator[Services]:
+def services(qapp: QApplication, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
     """Shared parts with empty settings, in light colours; every thread must have ended afterwards."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # what is measured stays in the test
     settings = Settings(tmp_path / "settings.ini")
     settings.theme = "light"
     made = build_services(settings)

@@ -63,7 +63,7 @@ def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = S
     window.resize(*size)
     window.show()
     assert isinstance(window.findChild(QLabel), QLabel)
-    for part in (_model_pages, _recipe_pages, _convert_pages, _test_pages, _inspect_more_pages):
+    for part in (_model_pages, _recipe_pages, _convert_pages, _test_pages, _inspect_pages, _inspect_more_pages):
         for name in part(camera):
             camera.take(name)
     return camera.taken
@@ -270,6 +270,50 @@ def _test_pages(c: Camera) -> Iterator[str]:
     page.generate.click()
     c.wait(lambda: not bench.busy)
     yield "test-slower"
+
+
+def _inspect_pages(c: Camera) -> Iterator[str]:
+    from tiny_models import write_llama
+
+    name, channel = "model.layers.4.mlp.down_proj.weight", 300
+
+    def spoil(tensors: dict[str, Any]) -> None:
+        tensors[name][:, channel] *= 20
+        tensors["model.layers.2.mlp.up_proj.weight"][3, 5] = float("nan")
+
+    _open(c, write_llama(c.scratch / "model-with-an-outlier", layers=12, hidden=384, heads=6, ffn=768, change=spoil))
+    window, page = c.window, c.window.page("inspect")
+    c.wait(lambda: window.services.session.current.plan is not None)
+    window.show_page("inspect")
+    page.show_view("map")
+    c.wait(lambda: "map" in page.views and bool(page.views["map"]._rows))
+    c.wait(lambda: page.views["map"]._job is None)
+    c.rest(0.2)
+    yield "inspect-map"
+    view = page.views["map"]
+    view.measure.setCurrentIndex(3)
+    view.measure.activated.emit(3)
+    yield "inspect-map-snr"
+    page.look_at(name)
+    c.wait(lambda: "tensor" in page.views and page.views["tensor"].heat.has_data)
+    tensor = page.views["tensor"]
+    c.wait(lambda: tensor.settled)
+    yield "inspect-tensor"
+    tensor.channels.view.selectRow(0)
+    yield "inspect-tensor-channel"
+    for _ in range(8):
+        tensor.heat.canvas.zoom(2.0)
+    yield "inspect-tensor-values"
+    tensor.heat.canvas.show_whole()
+    if tensor.grid.folded:
+        for number, part in ((1, "profile"), (2, "distribution")):
+            tensor.grid.tabs.setCurrentIndex(number)
+            yield f"inspect-tensor-{part}"
+        tensor.grid.tabs.setCurrentIndex(0)
+    tensor.error_button.click()
+    c.wait(lambda: tensor.settled)
+    yield "inspect-tensor-error"
+    tensor.weights_button.click()
 
 
 def _inspect_more_pages(c: Camera) -> Iterator[str]:

@@ -24,12 +24,6 @@ CHANNEL = 337  # input channel of DOWN that is planted
 FRAME = 0.050
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured here is kept here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
     """A model with one column of one tensor 40 times as large as the others, and one NaN elsewhere."""

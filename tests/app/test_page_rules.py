@@ -57,6 +57,18 @@ def states(window, qtbot, model: Path) -> Iterator[tuple[str, Page]]:  # type: i
     wait_end(qtbot, entry)
     assert entry.state is JobState.DONE, entry.error
     yield "convert done", convert
+    window.show_page("inspect")
+    inspect = window.page("inspect")
+    qtbot.waitUntil(lambda: "map" in inspect.views and bool(inspect.views["map"]._rows), timeout=LONG)
+    qtbot.waitUntil(lambda: inspect.views["map"]._job is None, timeout=LONG)
+    yield "inspect map", inspect
+    inspect.show_view("tensor")
+    qtbot.waitUntil(lambda: "tensor" in inspect.views and inspect.views["tensor"].heat.has_data, timeout=LONG)
+    qtbot.waitUntil(lambda: inspect.views["tensor"].settled, timeout=LONG)
+    yield "inspect tensor", inspect
+    inspect.views["tensor"].error_button.click()
+    qtbot.waitUntil(lambda: inspect.views["tensor"].settled, timeout=LONG)
+    yield "inspect error", inspect
 
 
 def test_every_page_has_an_empty_state(window) -> None:  # type: ignore[no-untyped-def]
