@@ -18,8 +18,8 @@ from kernels import ops
 HELD_BYTES = 256 << 20  # a tensor whose values take no more is held, so that any window of it is drawn from memory
 POOLED_AT_ONCE = 1 << 26  # held values that a picture is still drawn from: some 10 ms on two cores
 LONG_ROW = 1 << 17  # bytes: below, reading a whole row takes less than finding a part of it
-READ_AT_ONCE = 1 << 24  # values of a window that a picture is drawn from, of a tensor that is not held
-READ_VALUES = 1 << 22  # of those, in one piece
+READ_AT_ONCE = 1 << 22  # values of a window that a picture is drawn from, of a tensor that is not held: some 5 ms
+READ_VALUES = 1 << 22  # read from the file in one piece
 SMALLEST_LEVEL = 64  # cells along the longer side of the coarsest level, at least
 
 
@@ -47,7 +47,8 @@ class Pyramid:
         repeated. Where a kept level is used, cells reach outward to whole cells of that level, which are 8 × 8 values
         or no larger than the picture's cells: for windows of more than `POOLED_AT_ONCE` values, and of tensors that are
         not held for those of more than `READ_AT_ONCE` or of cells of 8 × 8 values and more.
-        Raises IndexError for a window outside of the tensor, ValueError for an empty one.
+        Raises IndexError for a window outside of the tensor, ValueError for an empty one, UserError when a tensor that
+        is not held can not be read.
         """
         check_window(self._matrix, rows, columns)
         down, across = cell_spans(rows, height), cell_spans(columns, width)
