@@ -46,6 +46,7 @@ def idle(window: Any) -> bool:
 def choose(window: Any, qtbot: Any, panel: Any, number: int = 0) -> None:
     panel.list.setCurrentRow(number)
     qtbot.waitUntil(lambda: bool(panel.rows) and idle(window), timeout=LONG)
+    qtbot.wait(20)  # the rows are laid out
 
 
 def remedy_row(panel: Any, kind: str) -> Any:
@@ -114,6 +115,15 @@ def test_another_finding_drops_what_was_priced_for_the_one_before(window, qtbot,
     assert patterns
     assert all(source.replace(".", "\\.") in p for p in patterns)
     assert all(wanted.because in rule.reason for row in panel.rows for rule in row.remedy.rules)
+
+
+def test_another_target_prices_the_same_tensor(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    choose(window, qtbot, panel)
+    window.page("recipe").set_recipe(Recipe(target="w4a16-g128"))
+    wait_plan(window, qtbot, "w4a16-g128")
+    qtbot.waitUntil(lambda: bool(panel.rows) and idle(window), timeout=LONG)
+    assert panel.chosen.tensor == SPOILT
+    assert {row.remedy.format for row in panel.rows if row.remedy.possible} >= {"w8a16-g128"}
 
 
 def test_a_remedy_without_a_plan_is_an_error_in_place(window, qtbot, panel, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

@@ -61,6 +61,7 @@ class RemediesPanel(QWidget):
         self._state, self._services = state, services
         self.findings: tuple[Any, ...] = ()
         self.chosen: Any = None
+        self._source = ""  # of the chosen finding: plans of other targets call the tensor otherwise
         self.rows: list[RemedyRow] = []
         self.changes: list[Change] = []
         self._pending: Change | None = None  # waits for its plan
@@ -192,8 +193,9 @@ class RemediesPanel(QWidget):
         if finding is None or plan is None:
             return
         sources = plan.tensors[finding.index].source.sources
+        self._source = sources[0].name if sources else ""
         if sources:
-            self._state.choose(sources[0].name)
+            self._state.choose(self._source)
             self._state.choose_channel(finding.axis or "input", finding.channel)
 
     # ---- remedies --------------------------------------------------------------------------------------------------
@@ -326,9 +328,18 @@ class RemediesPanel(QWidget):
         """Prices are those of the plan in force: what was shown for another goes."""
         self._pending = None
         self._show_undo()
+        self.chosen = self._in_plan(self.chosen)
         if self.isVisible():
             self._show_remedies_of(self.chosen)
         self._renew()
+
+    def _in_plan(self, finding: Any) -> Any:
+        """The finding as the plan in force calls and numbers its tensor; None where that is not part of it."""
+        tensors = self._state.plan.tensors if finding is not None and self._state.plan is not None else ()
+        for number, planned in enumerate(tensors):
+            if any(source.name == self._source for source in planned.source.sources):
+                return replace(finding, tensor=planned.name, index=number)
+        return None
 
     # ---- Qt --------------------------------------------------------------------------------------------------------
 
