@@ -30,7 +30,7 @@ from core.units import format_count
 if TYPE_CHECKING:
     from app.plots.heat_map import HeatPicture
 
-LEFT, RIGHT, TOP, BOTTOM = 56, 84, 10, 36  # px around the picture: row numbers, colour bar, marks, column numbers
+LEFT, RIGHT, TOP, BOTTOM = 56, 90, 10, 36  # px around the picture: row numbers, colour bar, marks, column numbers
 NOTCH = 120.0  # of a wheel, in eighths of a degree
 ZOOM_STEP = 1.25  # a notch
 CLICK = 4  # px that a click may move
@@ -281,7 +281,7 @@ class HeatCanvas(QWidget):
             y = self._y(row + 0.5)
             room = QRectF(0, y - 8, area.left() - 11, 16)
             painter.drawText(room, Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter, format_count(row))
-        title = QRectF(area.left(), area.bottom() + 18, area.width(), 16)
+        title = QRectF(0, area.bottom() + 18, self.width(), 16)
         painter.drawText(title, center, self._shown.axis_title if self._shown is not None else "")
 
     # ---- pointer ---------------------------------------------------------------------------------------------------

@@ -162,7 +162,7 @@ class _Canvas(QWidget):
         self.setMouseTracking(True)
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self.setMinimumSize(320, 150)
+        self.setMinimumSize(320, 90)
 
     def sizeHint(self) -> QSize:
         return QSize(640, TOP + BOTTOM + 20 * max(6, len(self._rows)))

@@ -9,7 +9,7 @@ from PySide6.QtCore import QSize
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QGridLayout, QSizePolicy, QTabWidget, QVBoxLayout, QWidget
 
-from app.theme import SPACE_2, SPACE_3
+from app.theme import SPACE_1, SPACE_2, SPACE_3
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ class FoldingGrid(QWidget):
             self._grid.setRowStretch(row, share)
         for column in {part.column for part in parts}:
             self._grid.setColumnStretch(column, 1)
-        for part in parts:
-            part.widget.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
-        self._columns = 1 + max(part.column for part in parts)
+        self._holders = {part: _Holder(part.widget) for part in parts}
         self._fold(False)
 
     def minimumSizeHint(self) -> QSize:
@@ -59,37 +57,38 @@ class FoldingGrid(QWidget):
         super().resizeEvent(event)
         self._fold(self.height() < self._height)
 
-    def show_part(self, widget: QWidget) -> None:
-        """Bring a part to the front if it is in a tab."""
-        holder = next((p.widget.parentWidget() for p in self._parts if p.widget is widget), None)
-        if self.folded and holder is not None and self.tabs.indexOf(holder) >= 0:
-            self.tabs.setCurrentWidget(holder)
-
     def _fold(self, on: bool) -> None:
         if on == self.folded:
             return
         self.folded = on
-        for part in self._parts:
-            self._grid.removeWidget(part.widget)
+        while self.tabs.count():
+            self.tabs.removeTab(0)
+        for part, holder in self._holders.items():
+            self._grid.removeWidget(holder)
+            if on and (not self._beside or part is not self._parts[0]):
+                self.tabs.addTab(holder, part.title)
+                continue
+            holder.setParent(self)
+            self._grid.addWidget(holder, 0 if on else part.row, part.column, len(self._parts) if on else 1, 1)
+            holder.show()
         self._grid.removeWidget(self.tabs)
-        in_tabs = self._parts[1 if self._beside else 0 :] if on else ()
-        for part in self._parts:
-            if part not in in_tabs:
-                part.widget.setParent(self)
-                last = len(self._parts) if on else 1  # folded, the first has the whole height
-                self._grid.addWidget(part.widget, 0 if on else part.row, part.column, last, 1)
-                part.widget.show()
-        for part in in_tabs:
-            page = QWidget()
-            layout = QVBoxLayout(page)
-            layout.setContentsMargins(0, SPACE_2, 0, 0)
-            layout.addWidget(part.widget)
-            self.tabs.addTab(page, part.title)
-            part.widget.show()
         if on:
             self._grid.addWidget(self.tabs, 0, 1 if self._beside else 0, len(self._parts), 1)
-        while not on and self.tabs.count():
-            page = self.tabs.widget(0)
-            self.tabs.removeTab(0)
-            page.deleteLater()
         self.tabs.setVisible(on)
+
+
+class _Holder(QWidget):
+    """Takes the height that it is given: parts that ask for a height by their width would upset the shares."""
+
+    def __init__(self, widget: QWidget) -> None:
+        super().__init__()
+        self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Ignored)
+        layout = QVBoxLayout(self)
+        layout.setContentsMargins(0, SPACE_1, 0, 0)
+        layout.addWidget(widget)
+
+    def hasHeightForWidth(self) -> bool:
+        return False
+
+    def minimumSizeHint(self) -> QSize:
+        return QSize(0, 0)

@@ -287,7 +287,7 @@ def _inspect_pages(c: Camera) -> Iterator[str]:
     window.show_page("inspect")
     page.show_view("map")
     c.wait(lambda: "map" in page.views and bool(page.views["map"]._rows))
-    c.wait(lambda: page.views["map"]._job is None)
+    c.wait(lambda: page.views["map"].settled)
     c.rest(0.2)
     yield "inspect-map"
     view = page.views["map"]

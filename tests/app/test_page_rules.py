@@ -60,7 +60,7 @@ def states(window, qtbot, model: Path) -> Iterator[tuple[str, Page]]:  # type: i
     window.show_page("inspect")
     inspect = window.page("inspect")
     qtbot.waitUntil(lambda: "map" in inspect.views and bool(inspect.views["map"]._rows), timeout=LONG)
-    qtbot.waitUntil(lambda: inspect.views["map"]._job is None, timeout=LONG)
+    qtbot.waitUntil(lambda: inspect.views["map"].settled, timeout=LONG)
     yield "inspect map", inspect
     inspect.show_view("tensor")
     qtbot.waitUntil(lambda: "tensor" in inspect.views and inspect.views["tensor"].heat.has_data, timeout=LONG)

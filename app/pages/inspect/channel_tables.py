@@ -67,8 +67,6 @@ def weight_columns(threshold: float) -> tuple[Column, ...]:
     """Rows are OutlierChannel. threshold: the ratio from which a channel is marked."""
     return (
         Column("Channel", _channel_text, _axis_key, term="channel"),
-        Column("Max |w|", lambda r: _figure(r.max), lambda r: r.max, number=True, term="range"),
-        Column("RMS", lambda r: _figure(r.rms), lambda r: r.rms, number=True, term="RMS"),
         Column(
             "× median",
             lambda r: "∞" if math.isinf(r.ratio) else f"{r.ratio:.1f}",
@@ -81,6 +79,8 @@ def weight_columns(threshold: float) -> tuple[Column, ...]:
                 + (": an outlier" if r.ratio >= threshold else "")
             ),
         ),
+        Column("Max |w|", lambda r: _figure(r.max), lambda r: r.max, number=True, term="range"),
+        Column("RMS", lambda r: _figure(r.rms), lambda r: r.rms, number=True, term="RMS"),
     )
 
 
@@ -88,9 +88,7 @@ def error_columns() -> tuple[Column, ...]:
     """Rows are ErrorChannel."""
     return (
         Column("Channel", _channel_text, _axis_key, term="channel"),
+        Column("Share", _share, lambda r: r.share, number=True, term="share of the error"),
         Column("Max error", lambda r: _figure(r.max), lambda r: r.max, number=True, term="max error"),
         Column("RMS error", lambda r: _figure(r.rms), lambda r: r.rms, number=True, term="RMS error"),
-        Column(
-            "Share", lambda r: format_percent(r.share, 2), lambda r: r.share, number=True, term="share of the error"
-        ),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,7 @@ WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SN
 FOLD = 380  # px of height below which map and table are tabs
 RATIO = 2  # the column that the table is sorted by at first
 FIRST_REFRESH, REFRESH = 1, 100  # ms until the first picture of the survey, and between two …
+NEXT_TURN = 1  # ms: with 0 it would be the same turn of the event loop
 CROWDED, CROWDED_REFRESH = 1000, 600  # … and with more tensors than this
 PLAN_REST = 400  # ms without another plan before its errors are predicted
 AHEAD = (TENSOR_KEY, FORMAT_KEY, ERROR_KEY)  # what somebody waits for goes before the survey
@@ -57,6 +60,7 @@ class MapView(QWidget):
         self._job: Job | None = None
         self._paused = False
         self._rest = REFRESH
+        self._steps: deque[Callable[[], None]] = deque()  # a turn of the event loop each
         self._make_parts()
         self._lay_out()
         self._connect()
@@ -91,6 +95,8 @@ class MapView(QWidget):
         self.table.view.sortByColumn(RATIO, Qt.SortOrder.DescendingOrder)
         self._refresh = QTimer(self, singleShot=True)
         self._refresh.timeout.connect(self._show_news)
+        self._turn = QTimer(self, singleShot=True, interval=NEXT_TURN)
+        self._turn.timeout.connect(self._next_step)
         self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_REST)
         self._plan_timer.timeout.connect(self._start_if_needed)
 
@@ -109,7 +115,7 @@ class MapView(QWidget):
         card = Card()
         card.add(self.map)
         self.parts = FoldingGrid(
-            (Part("Map", card, 0, 0), Part("Table", self.table, 1, 0)), FOLD, (3, 2), "Map and table", beside=False
+            (Part("Map", card, 0, 0), Part("Table", self.table, 1, 0)), FOLD, (5, 3), "Map and table", beside=False
         )
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -134,6 +140,7 @@ class MapView(QWidget):
         self._jobs.discard(SURVEY_KEY)
         self._rows.clear()
         self._news.clear()
+        self._steps.clear()
         self._changed.clear()
         self._damaged.clear()
         self._job, self._surveyed, self._paused = None, None, False
@@ -219,8 +226,19 @@ class MapView(QWidget):
         self._changed.update(tensor.name for tensor in news.values())
         self.table.model.replace_rows(news)
         self._show_progress()
-        for turn, step in enumerate((self._sort, self._show_map, self._tell), 1):
-            QTimer.singleShot(turn, self, step)
+        self._steps.extend(step for step in (self._sort, self._show_map, self._tell) if step not in self._steps)
+        self._turn.start()
+
+    def _next_step(self) -> None:
+        if self._steps:
+            self._steps.popleft()()
+        if self._steps:
+            self._turn.start()
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything that was measured is shown and nothing more is on its way."""
+        return self._job is None and not self._steps and not self._news
 
     def _sort(self) -> None:
         header = self.table.view.horizontalHeader()
@@ -266,7 +284,8 @@ class MapView(QWidget):
             self.map.clear()
             return
         lost = len(self._damaged)
-        note = f"{format_count(lost)} tensors have values that are not finite (NaN or Inf)." if lost else ""
+        words = "1 tensor has" if lost == 1 else f"{format_count(lost)} tensors have"
+        note = f"{words} values that are not finite (NaN or Inf)." if lost else ""
         changed, self._changed = self._changed, set()
         picture = ModelPicture(
             f"{measure.title}: {Path(checkpoint.path).name}", measure.unit, self._tensors, self._values,
