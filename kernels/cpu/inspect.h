@@ -113,38 +113,39 @@ inline float key_value(typename T::Key key) {
     return lanes[0];
 }
 
+#define BITSMITH_KEY_PARTS BITSMITH_UNROLL for (int p = 0; p < Keys<Key>::parts; ++p)
 // A cache line of keys, 32 of 16 bits or 16 of 32.
 template <class Key>
 struct Keys;
 template <>
 struct Keys<int16_t> {
-    static constexpr int count = kParts * int(sizeof(NativeS) / sizeof(int16_t));
-    NativeS part[kParts];
+    static constexpr int count = kKeyLine / int(sizeof(int16_t)), parts = kKeyLine / int(sizeof(NativeS));
+    NativeS part[parts];
 };
 template <>
 struct Keys<int32_t> {
-    static constexpr int count = kLanes;
-    NativeI part[kParts];
+    static constexpr int count = kKeyLine / int(sizeof(int32_t)), parts = kKeyLine / int(sizeof(NativeI));
+    NativeI part[parts];
 };
 template <class Key>
 BITSMITH_INLINE Keys<Key> load_keys(const Key* from) {
     Keys<Key> r;
-    constexpr int each = Keys<Key>::count / kParts;
-    BITSMITH_PARTS memcpy(&r.part[p], from + p * each, sizeof r.part[0]);
+    constexpr int each = Keys<Key>::count / Keys<Key>::parts;
+    BITSMITH_KEY_PARTS memcpy(&r.part[p], from + p * each, sizeof r.part[0]);
     return r;
 }
 template <class Key>
 BITSMITH_INLINE void store_keys(Key* to, const Keys<Key>& a) {
-    constexpr int each = Keys<Key>::count / kParts;
-    BITSMITH_PARTS memcpy(to + p * each, &a.part[p], sizeof a.part[0]);
+    constexpr int each = Keys<Key>::count / Keys<Key>::parts;
+    BITSMITH_KEY_PARTS memcpy(to + p * each, &a.part[p], sizeof a.part[0]);
 }
 // Adds 1 to the lanes whose key is not above its limit.
 template <class Key>
 BITSMITH_INLINE void count_within(Keys<Key>& counts, const Keys<Key>& keys, const Keys<Key>& limit) {
 #if defined(__GNUC__)
-    BITSMITH_PARTS counts.part[p] -= keys.part[p] <= limit.part[p];  // true is −1
+    BITSMITH_KEY_PARTS counts.part[p] -= keys.part[p] <= limit.part[p];  // true is −1
 #else
-    BITSMITH_PARTS counts.part[p] += keys.part[p] <= limit.part[p];
+    BITSMITH_KEY_PARTS counts.part[p] += keys.part[p] <= limit.part[p];
 #endif
 }
 
@@ -174,7 +175,7 @@ inline void next_keys(const Key* keys, int64_t vectors, const Key* limit, Key la
     Keys<Key> least = load_keys(out);
     for (int64_t at = 0; at < vectors; ++at) {
         const Keys<Key> key = load_keys(keys + at * width);
-        BITSMITH_PARTS {
+        BITSMITH_KEY_PARTS {
             const auto other = key.part[p] > limits.part[p] ? key.part[p] : least.part[p];
             least.part[p] = other < least.part[p] ? other : least.part[p];
         }
