@@ -11,8 +11,12 @@
 #include "table.h"
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(__SSE4_1__)
+#include <smmintrin.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #if defined(__GNUC__)
@@ -278,13 +282,42 @@ BITSMITH_INLINE F negate(const F& a) {
     return as_float(bits(a) ^ splat(INT32_MIN));
 }
 
-// Nearest integer, ties to even, for |a| < 2^22. Zero comes out as +0 or −0 as the addition gives it: +0.
+// Nearest integer, ties to even, for |a| < 2^22. A zero may have either sign.
 constexpr float kRoundMagic = 12582912.0f;  // 1.5 · 2^23: its last mantissa bit is worth 1
 BITSMITH_INLINE F rint(const F& a) {
+#if defined(__AVX512F__)
+    return F{{(NativeF)_mm512_roundscale_ps((__m512)a.part[0], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}};
+#elif defined(__AVX2__)
+    F r;
+    BITSMITH_PARTS r.part[p] =
+        (NativeF)_mm256_round_ps((__m256)a.part[p], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return r;
+#elif defined(__GNUC__) && defined(__SSE4_1__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)_mm_round_ps((__m128)a.part[p], _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    return r;
+#elif defined(__GNUC__) && defined(__ARM_NEON) && defined(__aarch64__)
+    F r;
+    BITSMITH_PARTS r.part[p] = (NativeF)vrndnq_f32((float32x4_t)a.part[p]);
+    return r;
+#else
     return (a + splat(kRoundMagic)) - splat(kRoundMagic);
+#endif
 }
 BITSMITH_INLINE I rint_to_int(const F& a) {
+#if defined(__AVX512F__)
+    return I{{(NativeI)_mm512_cvtps_epi32((__m512)a.part[0])}};
+#elif defined(__AVX2__)
+    I r;
+    BITSMITH_PARTS r.part[p] = (NativeI)_mm256_cvtps_epi32((__m256)a.part[p]);
+    return r;
+#elif defined(__GNUC__) && defined(__SSE2__)
+    I r;
+    BITSMITH_PARTS r.part[p] = (NativeI)_mm_cvtps_epi32((__m128)a.part[p]);
+    return r;
+#else
     return bits(a + splat(kRoundMagic)) - splat(0x4B400000);
+#endif
 }
 // Toward zero, for |a| < 2^31.
 BITSMITH_INLINE I to_int(const F& a) {

@@ -33,11 +33,12 @@ BITSMITH_INLINE Difference difference(const float* source, const float* other, i
 
 // NaN and Inf are refused before anything is encoded.
 inline bool all_finite(const float* x, int64_t n) {
-    const I exponent = splat(0x7F800000);
-    I largest = splat(0);
+    // An exponent of all ones and one more is the sign bit.
+    const I magnitude = splat(0x7FFFFFFF), one = splat(0x00800000);
+    I carried = splat(0);
     int64_t i = 0;
-    for (; i + kLanes <= n; i += kLanes) largest = max(largest, bits(load(x + i)) & exponent);
-    bool finite = !any(equal(largest, exponent));
+    for (; i + kLanes <= n; i += kLanes) carried = carried | ((bits(load(x + i)) & magnitude) + one);
+    bool finite = !any(less(carried, splat(0)));
     for (; i < n; ++i) {
         uint32_t word;
         memcpy(&word, x + i, 4);

@@ -7,7 +7,6 @@ import numpy as np
 ONE = np.float32(1.0)
 ZERO = np.float32(0.0)
 LARGEST = np.float32(3.4028234663852886e38)
-_ROUND_MAGIC = np.float32(12582912.0)  # 1.5·2²³: its last mantissa bit is worth 1
 
 
 def maximum(a: np.ndarray, b: np.ndarray | np.float32) -> np.ndarray:
@@ -25,8 +24,8 @@ def clamp(a: np.ndarray, low: float | np.float32, high: float | np.float32) -> n
 
 
 def rint(a: np.ndarray) -> np.ndarray:
-    """Nearest integer as float32, ties to even, for |a| < 2²²."""
-    return (a + _ROUND_MAGIC) - _ROUND_MAGIC
+    """Nearest integer as float32, ties to even."""
+    return np.rint(a)
 
 
 def inverse(a: np.ndarray) -> np.ndarray:

@@ -31,7 +31,7 @@ _SEARCH = SymmetricSearch(
         *(-127.0, -140.0, -131.43, -122.86, -114.29, -105.71, -97.14, -88.57, -80.0),
         *(132.0, 124.5, 117.0, 109.5, 102.0, 94.5, 87.0, 79.5, 72.0),
     ),
-    *(1, -32.0, 31.0, 16, 1, 0.499, True, 4 * GAIN, _GGML),
+    *(1, -32.0, 31.0, 16, 1, 0.499, True, 4 * GAIN, _GGML, 1.0),
 )
 
 
@@ -40,7 +40,7 @@ def _codes(scaled: np.ndarray) -> np.ndarray:
     return np.searchsorted(_HALFWAY, scaled, side="left")
 
 
-_VALUES = Codes(lambda scaled: _LEVELS[_codes(scaled)], float(_LEVELS[-1]), 12.0)
+_VALUES = Codes(lambda scaled: _LEVELS[_codes(scaled)], float(_LEVELS[-1]), 12.0, has_zero=False)
 
 
 _NL_CODES = CodeSet(_VALUES.nearest, 127.0, 113.0, 12.0)

@@ -53,7 +53,7 @@ Q3_K_SEARCHES = (
     SymmetricSearch((-4.0, -4.8, -4.33, -3.67, 3.5, 3.1, 2.7), 0, -32.0, 31.0, 16, 1, 0.799, True),
     SymmetricSearch(
         (-5.2, -5.0, -3.0, -2.8, 3.8, 3.6, 3.4, 3.2, 3.0, 2.8, 2.6, 2.4),
-        *(1, -32.0, 31.0, 16, 1, 0.799, True, GAIN, GgmlScales(-4.0, -3.1, -0.1, 19, True, True)),
+        *(1, -32.0, 31.0, 16, 1, 0.799, True, GAIN, GgmlScales(-4.0, -3.1, -0.1, 19, True, True), 1 / 512),
     ),
 )
 _Q6_K_REACHES = (-30.4, -29.3, -28.1, -26.9, 31.0, 30.1, 29.2, 28.3, 27.3, 26.3, -25.6)
@@ -72,7 +72,9 @@ def nearest_line(search: AffineSearch) -> AffineSearch:
 
 def nearest_scale(search: SymmetricSearch, reach: float) -> SymmetricSearch:
     """The same type without a search."""
-    return replace(search, reaches=(reach,), refits=0, d_steps=1, d_refits=0, neighbours=False, gain=GAIN, ggml=None)
+    return replace(
+        search, reaches=(reach,), refits=0, d_steps=1, d_refits=0, neighbours=False, gain=GAIN, ggml=None, polished=0.0
+    )
 
 
 def fields(codes: np.ndarray, count: int, bits: int) -> np.ndarray:

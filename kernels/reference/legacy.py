@@ -47,9 +47,12 @@ _STARTS = (
     *((-0.7, 0.0), (0.3, 3.5), (0.3, 6.0), (-3.5, -0.3), (-6.0, -0.3), (-0.15, 0.15)),
 )
 _REFITS = 2
+_LOWEST_TOP = {4: 1, 5: 30}
 _BOUND = {4: 0.349, 5: 0.199, 8: 0.0055}
 _LIMITS = {4: (0.0953, 0.6), 5: (0.0541, 0.38)}
 _SLACK = {4: 0.15, 5: 0.085}
+# Blocks with so many neighbours alike have few values.
+_ALIKE = 2
 
 
 def pack_nibbles(codes: np.ndarray) -> np.ndarray:
@@ -124,8 +127,19 @@ def encode_q8_0(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.n
     return np.hstack([column_bytes(stored), _to_bytes(q)])
 
 
-def _quick_line(bits: int, x: np.ndarray, low: np.ndarray, span: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _stored_line_error(highest: int, x: np.ndarray, d: np.ndarray, m: np.ndarray, unit: np.ndarray) -> np.ndarray:
+    """Σ (x − d·q − m)² · unit² with the nearest codes."""
+    inverse_d, codes, error = inverse(d), fit.within(0, highest), np.zeros(len(x), np.float32)
+    for i in range(x.shape[1]):
+        scaled = (x[:, i] - m) * inverse_d
+        e = scaled - codes(scaled)
+        error = error + e * e
+    return error * ((d * unit) * (d * unit))
+
+
+def _quick_line(bits: int, x: np.ndarray, low: np.ndarray, width: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Scale and minimum as float16 bits. Neither end is clipped by more than _SLACK, no step longer than twice that."""
+    span = minimum(width, np.float32(1e30))
     highest, slack, unit = (1 << bits) - 1, np.float32(_SLACK[bits]), inverse(span)
     line = fit.fit_line_to_spreads(highest, (x - low[:, None]) * unit[:, None], _QUICK_SPREADS[bits])
     stored_minimum = f16_bits(clamp(minimum(line.m, slack) * span + low, -65504.0, 65504.0))
@@ -133,7 +147,16 @@ def _quick_line(bits: int, x: np.ndarray, low: np.ndarray, span: np.ndarray) -> 
     moved = (half_values(stored_minimum) - low) * unit
     d = (line.yq - moved * line.q) * inverse(line.qq)
     shortest = ((ONE - slack) - moved) * (ONE / np.float32(highest))
-    return fit.scale_to_f16(clamp(maximum(d, shortest), 0.0, np.float32(2) * slack) * span), stored_minimum
+    stored = fit.scale_to_f16(clamp(maximum(d, shortest), 0.0, np.float32(2) * slack) * span)
+    # With few values ggml's line, from the lowest to the highest, may be better.
+    few = (x[:, 1:] == x[:, :-1]).sum(axis=1) >= _ALIKE
+    plain, plain_minimum = fit.scale_to_f16(width * (ONE / np.float32(highest))), f16_bits(low)
+    own, theirs = (
+        _stored_line_error(highest, x, half_values(scale), half_values(lowest), unit)
+        for scale, lowest in ((stored, stored_minimum), (plain, plain_minimum))
+    )
+    better = few & (theirs < own)
+    return np.where(better, plain, stored), np.where(better, plain_minimum, stored_minimum)
 
 
 def _encode_affine(bits: int, x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.ndarray:
@@ -144,10 +167,9 @@ def _encode_affine(bits: int, x: np.ndarray, weights: np.ndarray | None, search:
     width = high - low
     if search:
         if weights is None:
-            span = minimum(width, np.float32(1e30))
-            stored, stored_minimum = _quick_line(bits, x, low, span)
+            stored, stored_minimum = _quick_line(bits, x, low, width)
         else:
-            how = LineSearch(highest, _STARTS, _REFITS, _BOUND[bits])
+            how = LineSearch(highest, _STARTS, _REFITS, _BOUND[bits], _LOWEST_TOP[bits])
             scale, lowest = search_line(normalise(x, weights), how)
             stored, stored_minimum = scale.bits, lowest.bits
         scaled = (x - half_values(stored_minimum)[:, None]) * inverse(half_values(stored))[:, None]

@@ -22,6 +22,11 @@ GAIN = 2.0**-20
 # the formats promise (core/formats/ggml.py), a share of the largest magnitude. Fits keep to this part of it, so that
 # the rounding of scales has room.
 FIT_SHARE = np.float32(0.97)
+# So long a step that all codes are 0: stands for a scale of 0, which nothing can be divided by. A power of two.
+NO_STEP = np.float32(2.0**20)
+# So many candidates of a super-block's scale, where its rounding is all that is left of the error. Where a few columns
+# count and the others do not, it is their number that finds a good one.
+MANY_STEPS = 272
 # Added to the error of what breaks that promise.
 BROKEN = np.float32(1.0e30)
 
@@ -79,6 +84,8 @@ def largest_sub(limit: float, k: int) -> np.float32:
     Half integers from the limit towards zero; the 16th is two thirds of it, for float16 so small that the nearest to
     all others would be cut off.
     """
+    if k > 15:
+        return np.float32(limit * (1 - (k - 15) / 512))  # see MANY_STEPS
     if k == 15:
         return np.float32(limit) * (np.float32(2) / np.float32(3))
     return np.float32(limit + 0.5 * k if limit < 0 else limit - 0.5 * k)

@@ -17,6 +17,8 @@ from kernels.reference.search import (
     FIT_SHARE,
     GAIN,
     LARGEST_SUM,
+    MANY_STEPS,
+    NO_STEP,
     Normalised,
     StoredScale,
     ggml_step,
@@ -29,6 +31,9 @@ from kernels.reference.search import (
     without_trace,
 )
 
+_SHORT_COST = 64.0
+# With importance, blocks that leave a smaller share of Σ w·x² than this are polished.
+_POLISHED = np.float32(2.0**-16)
 # Below this share of the product of its diagonal, a determinant is nothing but rounding.
 _SINGULAR = np.float32(1e-5)
 
@@ -83,16 +88,19 @@ def affine_sums(
     return sum_q, sum_qq, sum_xq
 
 
-def affine_error(x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, low: np.ndarray, levels: int) -> np.ndarray:
-    """Σ w·(x − (scale·q + low))² for the nearest codes."""
-    inverse_scale = inverse(scale)
-    offset = -(low * inverse_scale)
-    error = np.zeros(len(x), np.float32)
+def affine_errors(
+    x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, low: np.ndarray, levels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Σ w·(x − (scale·q + low))² for the nearest codes, and the largest error. Errors are taken in steps."""
+    step = np.where(scale == ZERO, NO_STEP, scale)
+    inverse_step = ONE / step
+    offset = -(low * inverse_step)
+    squares, furthest = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
     for i in range(x.shape[1]):
-        q = rint(position(x[:, i], inverse_scale, offset, levels))
-        e = x[:, i] - (scale * q + low)
-        error = error + weigh(w, i, e) * e
-    return error
+        scaled = x[:, i] * inverse_step + offset
+        e = scaled - rint(clamp(scaled, 0, levels))
+        squares, furthest = squares + weigh(w, i, e) * e, maximum(furthest, np.abs(e))
+    return squares * (step * step), furthest * step
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,7 @@ class AffineLine:
     qq: np.ndarray  # Σ w·q²
     w: np.ndarray  # Σ w
     x: np.ndarray  # Σ w·x
+    xx: np.ndarray  # Σ w·x²
     low: np.ndarray  # the range of x and 0
     high: np.ndarray
 
@@ -166,7 +175,7 @@ def fit_affine(x: np.ndarray, w: np.ndarray | None, levels: int, search: LineFit
         least = np.where(better, left, least)
         best_scale, best_low = np.where(better, step + step * change, best_scale), np.where(better, new_low, best_low)
         best_q, best_qq = np.where(better, q, best_q), np.where(better, qq, best_qq)
-    return AffineLine(best_scale, best_low, best_q, best_qq, sum_w, sum_x, low, high)
+    return AffineLine(best_scale, best_low, best_q, best_qq, sum_w, sum_x, squares, low, high)
 
 
 def limit_line(line: AffineLine, allowed: np.ndarray, levels: int) -> AffineLine:
@@ -256,32 +265,41 @@ def _nearest(scale: np.ndarray, d: StoredScale, search: AffineSearch) -> np.ndar
     return rint(clamp(scale * inverse(d.value)[:, None], 0, search.highest))
 
 
-def _choose_step(block: Normalised, search: AffineSearch, target: np.ndarray, weight: np.ndarray) -> StoredScale:
-    """The float16 whose multiples 0 … highest come nearest to `target` ≥ 0 [B, s], in squares weighted by `weight`."""
+def _choose_step(
+    block: Normalised, search: AffineSearch, steps: int, target: np.ndarray, weight: np.ndarray, short_cost: float = 1.0
+) -> StoredScale:
+    """The float16 whose multiples 0 … highest come nearest to `target` ≥ 0 [B, s], in squares weighted by `weight`.
+
+    Those of what is too short are also weighted by short_cost.
+    """
     widest = np.zeros(len(target), np.float32)
     for j in range(target.shape[1]):
         widest = maximum(widest, target[:, j])
     least = np.full(len(target), LARGEST_SUM)
     best = StoredScale(np.zeros(len(target), np.uint16), np.zeros(len(target), np.float32))
-    for k in range(search.d_steps):
+    for k in range(steps):
         d = store_scale(widest / largest_sub(search.highest, k), block)
         missed = target - d.value[:, None] * _nearest(target, d, search)
-        cost = total(weight * missed * missed)
+        squared = weight * missed * missed
+        cost = total(np.where(missed > ZERO, squared * np.float32(short_cost), squared))
         better = cost < least
         least, best = np.where(better, cost, least), best.where(better, d)
     return best
 
 
-def _choose_d(block: Normalised, search: AffineSearch, line: AffineLine) -> tuple[StoredScale, StoredScale]:
+def _choose_d(
+    block: Normalised, search: AffineSearch, steps: int, line: AffineLine, moves: bool = True
+) -> tuple[StoredScale, StoredScale]:
     """d and dmin from the sub-blocks' own lines.
 
     With codes fixed, missing a scale by δ, the minimum moved to suit, costs δ² · (Σ w·q² − (Σ w·q)² / Σ w), and missing
-    that minimum by δ costs δ² · Σ w: no pass over the values is needed.
+    that minimum by δ costs δ² · Σ w: no pass over the values is needed. moves: whether the minimum can be moved; if it
+    can not, a scale costs δ² · Σ w·q², and should rather be too long, which a minimum below 0 makes good.
     """
-    spread = maximum(line.qq - line.q * line.q * inverse(line.w), ZERO)
-    d = _choose_step(block, search, line.scale, spread)
+    cost = maximum(line.qq - line.q * line.q * inverse(line.w), ZERO) if moves else line.qq
+    d = _choose_step(block, search, steps, line.scale, cost, 1.0 if moves else _SHORT_COST)
     low = line.minimum_for(d.value[:, None] * _nearest(line.scale, d, search))
-    return d, _choose_step(block, search, maximum(-low, ZERO), line.w)
+    return d, _choose_step(block, search, steps, maximum(-low, ZERO), line.w)
 
 
 def _settle(
@@ -307,8 +325,8 @@ def _settle(
             sub = rint(clamp(nearest * np.float32(step), 0, search.highest))
         scale, low = d.value[:, None] * sub, -(dmin.value[:, None] * sub_min)
         broken = (line.low + allowed < low) | (scale * np.float32(search.levels) + low < line.high - allowed)
-        error = affine_error(x, w, scale.reshape(-1), low.reshape(-1), search.levels).reshape(shape)
-        error = error + np.where(broken, BROKEN, ZERO)
+        squares, _ = affine_errors(x, w, scale.reshape(-1), low.reshape(-1), search.levels)
+        error = squares.reshape(shape) + np.where(broken, BROKEN, ZERO)
         better = error < least
         best, best_min = np.where(better, sub, best), np.where(better, sub_min, best_min)
         least = np.where(better, error, least)
@@ -361,15 +379,9 @@ def _ggml_choice(block: Normalised, search: AffineSearch, line: AffineLine) -> A
     (d, sub), (dmin, sub_min) = ((store_scale(step, block), sub) for step, sub in steps)
     now = AffineScales(d, dmin, sub, sub_min, np.zeros(len(sub), np.float32))
     # Its values are measured: a line may be too long and yet cut nothing off.
-    stored, minima = now.scales().reshape(-1), now.minima().reshape(-1)
-    inverse_scale = inverse(stored)
-    offset = -(minima * inverse_scale)
-    error, furthest = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
-    for i in range(x.shape[1]):
-        e = x[:, i] - (stored * rint(position(x[:, i], inverse_scale, offset, search.levels)) + minima)
-        error, furthest = error + weigh(w, i, e) * e, maximum(furthest, np.abs(e))
+    squares, furthest = affine_errors(x, w, now.scales().reshape(-1), now.minima().reshape(-1), search.levels)
     allowed = np.repeat(block.largest * np.float32(search.error_bound), sub_blocks)
-    error = error + np.where(allowed < furthest, BROKEN, ZERO)
+    error = squares + np.where(allowed < furthest, BROKEN, ZERO)
     return replace(now, error=total(error.reshape(sub.shape)))
 
 
@@ -378,12 +390,20 @@ def search_affine(block: Normalised, sub_blocks: int, search: AffineSearch) -> A
     x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
     allowed = np.repeat(block.largest * np.float32(search.error_bound), sub_blocks)
     line = limit_line(fit_affine(x, w, search.levels, search.own), allowed, search.levels).by_block(sub_blocks)
-    best = _settle(block, search, line, *_choose_d(block, search, line))
+    own = line
+    best = _settle(block, search, line, *_choose_d(block, search, search.d_steps, line))
     if search.ggml is not None:
         best = best.or_better(_ggml_choice(block, search, line))
     for _ in range(search.d_refits):
         d, dmin, line = _refit(block, search, best, line)
         best = best.or_better(_settle(block, search, line, d, dmin))
+    if w is None or search.d_refits == 0:
+        return best
+    # Where hardly an error is left, the rounding of d and dmin is most of it: more of them are tried.
+    polished = best.error < total(own.xx) * _POLISHED
+    for moves in True, False:
+        now = _settle(block, search, own, *_choose_d(block, search, MANY_STEPS, own, moves))
+        best = best.or_better(replace(now, error=np.where(polished, now.error, LARGEST_SUM)))
     return best
 
 

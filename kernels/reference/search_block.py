@@ -17,6 +17,8 @@ from kernels.reference.search import LARGEST_SUM, Normalised, StoredScale, store
 
 # Of Σ w·e², what is left after a fit when nothing is.
 _SUM_ROUNDING = np.float32(2.0**-20)
+# Of the weighted squares of the range.
+_NEARLY_EXACT = np.float32(2.0**-20)
 # Below this share of the product of its diagonal, a determinant is nothing but rounding.
 _SINGULAR = np.float32(1e-5)
 
@@ -125,6 +127,7 @@ class LineSearch:
     starts: tuple[tuple[float, float], ...]
     refits: int  # of the best line to its codes
     error_bound: float  # of any value, as a share of the block's largest magnitude
+    lowest_top: int  # of the pairs of codes that are tried for the ends of blocks that come out nearly exact
 
 
 def _store_minimum(low: np.ndarray, block: Normalised) -> StoredScale:
@@ -165,8 +168,17 @@ def search_line(block: Normalised, search: LineSearch) -> tuple[StoredScale, Sto
     finest = block.largest * _SUM_ROUNDING
     none = StoredScale(np.zeros(len(x), np.uint16), np.zeros(len(x), np.float32))
     best, best_minimum, least = none, none, np.full(len(x), LARGEST_SUM)
-    for k in range(len(search.starts) + search.refits):
-        if k < len(search.starts):
+    tried = np.ones(len(x), bool)
+    pairs = [(bottom, top) for top in range(search.lowest_top, search.highest + 1) for bottom in range(top)]
+    fitted = len(search.starts) + search.refits
+    for k in range(fitted + len(pairs)):
+        if k == fitted:
+            tried = least < sum_w * (span * span) * _NEARLY_EXACT
+        if k >= fitted:
+            steps = np.float32(pairs[k - fitted][1] - pairs[k - fitted][0])
+            scale, inverse_scale = span * (ONE / steps), inverse_span * steps
+            offset = np.full(len(x), np.float32(pairs[k - fitted][0]))
+        elif k < len(search.starts):
             first, last = (np.float32(end) for end in search.starts[k])
             steps = np.float32(search.highest) + last - first
             scale, inverse_scale, offset = span * (ONE / steps), inverse_span * steps, np.full(len(x), first)
@@ -188,9 +200,10 @@ def search_line(block: Normalised, search: LineSearch) -> tuple[StoredScale, Sto
         shortest = maximum((high - allowed - now_minimum.value) * step, ZERO)
         scale = minimum(maximum(scale, maximum(shortest, finest)), most)
         fit = fit_step(codes, x - now_minimum.value[:, None], w, scale, inverse(scale))
-        now = store_scale(minimum(maximum(fit.fitted(), shortest), most), block)
-        error = fit.error_when_stored(now.value)
-        better = error < least
-        least = np.where(better, error, least)
-        best, best_minimum = best.where(better, now), best_minimum.where(better, now_minimum)
+        for wanted in scale, minimum(maximum(fit.fitted(), shortest), most):
+            now = store_scale(wanted, block)
+            error = fit.error_when_stored(now.value)
+            better = tried & (error < least)
+            least = np.where(better, error, least)
+            best, best_minimum = best.where(better, now), best_minimum.where(better, now_minimum)
     return best, best_minimum

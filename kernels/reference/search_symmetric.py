@@ -17,6 +17,8 @@ from kernels.reference.search import (
     FIT_SHARE,
     GAIN,
     LARGEST_SUM,
+    MANY_STEPS,
+    NO_STEP,
     Normalised,
     StoredScale,
     largest_sub,
@@ -35,6 +37,7 @@ class Codes:
     nearest: Callable[[np.ndarray], np.ndarray]
     short_end: float  # how far the side goes that ends first
     half_gap: float  # how far a value inside can be from its code's
+    has_zero: bool = True
 
 
 def integer_codes(half: int) -> Codes:
@@ -83,6 +86,7 @@ class SymmetricSearch:
     neighbours: bool  # whether L ± 1 are tried
     gain: float = GAIN  # that counts, see there
     ggml: GgmlScales | None = None
+    polished: float = 0.0  # blocks that leave a smaller share of Σ w·x² than this are polished, with importance
 
 
 def scale_sums(
@@ -97,13 +101,20 @@ def scale_sums(
     return xq, qq
 
 
-def squared_error(codes: Codes, x: np.ndarray, w: np.ndarray | None, scale: np.ndarray) -> np.ndarray:
-    """Σ w·(x − scale·q)² for the nearest codes."""
-    inverse_scale, error = inverse(scale), np.zeros(len(x), np.float32)
+def scale_errors(codes: Codes, x: np.ndarray, w: np.ndarray | None, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σ w·(x − scale·q)² for the nearest codes, and the largest error.
+
+    Errors are taken in steps, if 0 is a code. Without a step all codes are 0 if one is so long.
+    """
+    step = np.where(scale == ZERO, NO_STEP, scale) if codes.has_zero else np.full(len(x), ONE)
+    inverse_scale = ONE / step if codes.has_zero else inverse(scale)
+    squares, furthest = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
     for i in range(x.shape[1]):
-        e = x[:, i] - scale * codes.nearest(x[:, i] * inverse_scale)
-        error = error + weigh(w, i, e) * e
-    return error
+        scaled = x[:, i] * inverse_scale
+        q = codes.nearest(scaled)
+        e = scaled - q if codes.has_zero else x[:, i] - scale * q
+        squares, furthest = squares + weigh(w, i, e) * e, maximum(furthest, np.abs(e))
+    return squares * (step * step), furthest * np.abs(step)
 
 
 def widest_value(x: np.ndarray) -> np.ndarray:
@@ -219,7 +230,7 @@ class SymmetricScales:
         return (self.d.value[:, None] * self.sub).reshape(-1)
 
 
-def _choose_d(block: Normalised, search: SymmetricSearch, own: SubScale) -> SymmetricScales:
+def _choose_d(block: Normalised, search: SymmetricSearch, own: SubScale, steps: int) -> SymmetricScales:
     """d and every L from the sub-blocks' own scales, [B, s].
 
     With codes fixed, missing a scale by δ costs δ² · Σ w·q², so trying many d takes no pass over the values.
@@ -234,7 +245,7 @@ def _choose_d(block: Normalised, search: SymmetricSearch, own: SubScale) -> Symm
 
     least = np.full(len(scale), LARGEST_SUM)
     best = StoredScale(np.zeros(len(scale), np.uint16), np.zeros(len(scale), np.float32))
-    for k in range(search.d_steps):
+    for k in range(steps):
         d = store_scale(widest / largest_sub(search.lowest, k), block)
         missed = scale - d.value[:, None] * nearest(d)
         cost = total(own.qq * missed * missed)
@@ -243,21 +254,45 @@ def _choose_d(block: Normalised, search: SymmetricSearch, own: SubScale) -> Symm
     return SymmetricScales(best, nearest(best), least)
 
 
+def _stored_errors(codes: Codes, block: Normalised, own: SubScale, scale: np.ndarray) -> np.ndarray:
+    """Σ w·e² of sub-blocks with scales as they are stored, BROKEN where a value is further off than allowed: [B, s]."""
+    count = scale.shape[1]
+    x, w = split(block.x, count), None if block.w is None else split(block.w, count)
+    squares, _ = scale_errors(codes, x, w, scale.reshape(-1))
+    broken = (np.abs(scale) < own.least) | (own.most < np.abs(scale))
+    return squares.reshape(scale.shape) + np.where(broken, BROKEN, ZERO)
+
+
 def _settle(
     codes: Codes, block: Normalised, search: SymmetricSearch, own: SubScale, scales: SymmetricScales
 ) -> SymmetricScales:
     """Moves each L to a neighbour where that lowers the error."""
-    count = scales.sub.shape[1]
-    x, w = split(block.x, count), None if block.w is None else split(block.w, count)
     best, least = scales.sub, np.full(scales.sub.shape, LARGEST_SUM)
     for step in (0.0, -1.0, 1.0):
         sub = clamp(scales.sub + np.float32(step), search.lowest, search.highest)
-        scale = scales.d.value[:, None] * sub
-        broken = (np.abs(scale) < own.least) | (own.most < np.abs(scale))
-        error = squared_error(codes, x, w, scale.reshape(-1)).reshape(sub.shape) + np.where(broken, BROKEN, ZERO)
+        error = _stored_errors(codes, block, own, scales.d.value[:, None] * sub)
         better = error < least
         best, least = np.where(better, sub, best), np.where(better, error, least)
     return SymmetricScales(scales.d, best, total(least))
+
+
+def _polish(
+    codes: Codes, block: Normalised, search: SymmetricSearch, own: SubScale, best: SymmetricScales
+) -> SymmetricScales:
+    """More candidates of d, and of L far from the nearest, where the rounding of both is most of the error."""
+    polished = best.error < total(own.qq * own.scale * own.scale) * np.float32(search.polished)
+    for attempt in range(2):
+        now = _choose_d(block, search, own, MANY_STEPS) if attempt == 0 else best
+        now = _settle(codes, block, search, own, now)
+        sub, middle = now.sub, now.sub
+        least = _stored_errors(codes, block, own, now.d.value[:, None] * middle)
+        for multiple in (2.0, 0.5, 1.5, 2.0 / 3.0, 3.0, 1.0 / 3.0):
+            tried = rint(clamp(middle * np.float32(multiple), search.lowest, search.highest))
+            error = _stored_errors(codes, block, own, now.d.value[:, None] * tried)
+            better = error < least
+            sub, least = np.where(better, tried, sub), np.where(better, error, least)
+        best = best.or_better(SymmetricScales(now.d, sub, np.where(polished, total(least), LARGEST_SUM)))
+    return best
 
 
 def _fit_d(codes: Codes, block: Normalised, scales: SymmetricScales) -> np.ndarray:
@@ -272,12 +307,8 @@ def measured_error(
     codes: Codes, x: np.ndarray, w: np.ndarray | None, scale: np.ndarray, allowed: np.ndarray
 ) -> np.ndarray:
     """Σ w·e² with a scale as it is stored, and BROKEN where a value is further off than allowed: of those there are."""
-    inverse_scale = inverse(scale)
-    error, furthest = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
-    for i in range(x.shape[1]):
-        e = x[:, i] - scale * codes.nearest(x[:, i] * inverse_scale)
-        error, furthest = error + weigh(w, i, e) * e, maximum(furthest, np.abs(e))
-    return error + np.where(allowed < furthest, BROKEN, ZERO)
+    squares, furthest = scale_errors(codes, x, w, scale)
+    return squares + np.where(allowed < furthest, BROKEN, ZERO)
 
 
 def _ggml_choice(
@@ -315,7 +346,7 @@ def search_symmetric(codes: Codes, block: Normalised, sub_blocks: int, search: S
         scale = (theirs.xq * inverse(theirs.qq)).reshape(-1, sub_blocks)
         weight = total(v).reshape(-1, sub_blocks)
     own = fit_scale(codes, x, w, allowed, search, tried).by_block(sub_blocks)
-    best = _choose_d(block, search, own)
+    best = _choose_d(block, search, own, search.d_steps)
     if not search.neighbours:
         return best
     best = _settle(codes, block, search, own, best)
@@ -324,7 +355,7 @@ def search_symmetric(codes: Codes, block: Normalised, sub_blocks: int, search: S
     for _ in range(search.d_refits):
         d = store_scale(_fit_d(codes, block, best), block)
         best = best.or_better(_settle(codes, block, search, own, SymmetricScales(d, best.sub, best.error)))
-    return best
+    return best if block.w is None or search.polished == 0 else _polish(codes, block, search, own, best)
 
 
 def scaled_values(block: Normalised, scales: SymmetricScales) -> np.ndarray:

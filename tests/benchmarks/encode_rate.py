@@ -3,7 +3,8 @@
     python tests/benchmarks/encode_rate.py [--ggml libggml-base.so] [--types Q4_0,Q4_K] [--isa cpu:avx2]
 
 Error is nRMSE = ‖W−Ŵ‖/‖W‖ in percent; with importance the squares are weighted by it. Rates are medians in 10⁶ values a
-second, ratios are ours over llama.cpp's. The ggml library is that of the `xllamacpp` package unless another is named.
+second of processor time, ratios are ours over llama.cpp's. The ggml library is that of the `xllamacpp` package unless another is named;
+like with like is --isa cpu:avx2 with one built with -march=haswell, cpu:baseline with one of -march=x86-64.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ def error_percent(x: np.ndarray, decoded: np.ndarray, importance: np.ndarray | N
 
 
 def rates(ours, theirs, values: int, seconds: float) -> tuple[float, float]:
-    """Median rates of two calls, run in turn until `seconds` have passed."""
+    """Median rates of two calls, by processor time, run in turn until `seconds` have passed."""
     times: tuple[list[float], list[float]] = ([], [])
     end = time.perf_counter() + seconds
     while len(times[0]) < 3 or time.perf_counter() < end:
         for call, taken in zip((ours, theirs), times, strict=True):
-            start = time.perf_counter()
+            start = time.thread_time()
             call()
-            taken.append(time.perf_counter() - start)
+            taken.append(time.thread_time() - start)
     return tuple(values / statistics.median(taken) / 1e6 for taken in times)  # type: ignore[return-value]
 
 

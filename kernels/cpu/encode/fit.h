@@ -14,18 +14,25 @@ BITSMITH_INLINE I scale_to_f16(const F& scale) {
     return max(min(to_f16(abs(scale)), splat(0x7BFF)), smallest) | ((bits(scale) >> 16) & splat(0x8000));
 }
 
-// The integers kLow … kHigh as codes. kLowEnd, kHighEnd: how far they go below and above 0. kHalfGap: how far a value
-// inside can be from its code's. value: that of the nearest code.
-template <int kLow, int kHigh>
-struct CodeRange {
-    static constexpr float kLowEnd = -kLow, kHighEnd = kHigh, kHalfGap = 0.5f;
-    static BITSMITH_INLINE F value(const F& scaled) { return rint(clamp(scaled, float(kLow), float(kHigh))); }
-    static BITSMITH_INLINE I integer(const F& scaled) { return rint_to_int(clamp(scaled, float(kLow), float(kHigh))); }
-};
-// The same where a search can not pass the lower end, and need not look.
+// Integers as codes where no value can pass the lower end.
 template <int kHigh>
 struct Below {
     static BITSMITH_INLINE F value(const F& scaled) { return rint(min(scaled, splat(float(kHigh)))); }
+};
+
+// The integers kLow … kHigh as codes. kLowEnd, kHighEnd: how far they go below and above 0. kHalfGap: how far a value
+// inside can be from its code's. value: that of the nearest code. kInside, kNotBelow: up to this magnitude of the
+// widest value no other can pass either end, or the lower; Inside and NotBelow then need not look.
+template <int kLow, int kHigh>
+struct CodeRange {
+    static constexpr float kLowEnd = -kLow, kHighEnd = kHigh, kHalfGap = 0.5f;
+    static constexpr float kInside = kHigh + 0.49f, kNotBelow = -kLow + 0.49f;
+    struct Inside {
+        static BITSMITH_INLINE F value(const F& scaled) { return rint(scaled); }
+    };
+    using NotBelow = Below<kHigh>;
+    static BITSMITH_INLINE F value(const F& scaled) { return rint(clamp(scaled, float(kLow), float(kHigh))); }
+    static BITSMITH_INLINE I integer(const F& scaled) { return rint_to_int(clamp(scaled, float(kLow), float(kHigh))); }
 };
 
 // Of fits that differ by no more than the rounding of their sums the first is kept.
@@ -93,13 +100,16 @@ template <int kHighest, int kSpreads>
 BITSMITH_INLINE Line fit_line_to_spreads(const F y[32], const Spread (&spreads)[kSpreads]) {
     const F count = splat(32.0f);
     F sum = splat(0.0f), best = splat(-1.0f);
-    BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) sum = sum + y[i];
-    Line line = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+    Line line = {};
     for (int k = 0; k < kSpreads; ++k) {
         const F steps = splat(float(kHighest) + spreads[k].steps), offset = splat(spreads[k].offset);
-        Line now = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+        // Whether no first code can pass either end.
+        const bool inside = spreads[k].offset > -0.49f && spreads[k].steps + spreads[k].offset < 0.49f;
+        Line now = {};
         BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
-            const F q = CodeRange<0, kHighest>::value(y[i] * steps + offset);
+            const F scaled = y[i] * steps + offset;
+            const F q = inside ? rint(scaled) : CodeRange<0, kHighest>::value(scaled);
+            if (k == 0) sum = sum + y[i];
             now.q = now.q + q;
             now.yq = now.yq + q * y[i];
             now.qq = now.qq + q * q;

@@ -13,15 +13,95 @@ constexpr float iq4_halfway(int k) {
     return 0.5f * float(kIq4Levels[k] + kIq4Levels[k + 1]);
 }
 
-struct Iq4Codes {
-    static constexpr float kShortEnd = 113.0f, kLowEnd = 127.0f, kHighEnd = 113.0f, kHalfGap = 12.0f;
-    static BITSMITH_INLINE F value(const F& scaled) {
-        F level = splat(float(kIq4Levels[0]));
-        BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
-            level = select(less(splat(iq4_halfway(k)), scaled), splat(float(kIq4Levels[k + 1])), level);
-        }
-        return level;
+// The nearest level, fifteen comparisons in general. Two tables do with fewer: the value leads to a threshold, and on
+// which side of it the value lies, to the level.
+#if defined(__AVX512F__)
+struct Iq4Tables {
+    alignas(64) float threshold[32], below[32], above[32];
+};
+// Entry k (mod 32) is for values that are nearest to 8 · k. No two thresholds lie so near to the same multiple of
+// eight.
+constexpr Iq4Tables make_iq4_tables() {
+    Iq4Tables tables = {};
+    for (int k = -15; k < 16; ++k) {
+        int level = 0;  // of the thresholds below, and perhaps one in the middle
+        while (level < 15 && iq4_halfway(level) < 8.0f * float(k) - 4.0f) ++level;
+        const bool one = level < 15 && iq4_halfway(level) < 8.0f * float(k) + 4.0f;
+        tables.threshold[k & 31] = one ? iq4_halfway(level) : 1000.0f;
+        tables.below[k & 31] = kIq4Levels[level];
+        tables.above[k & 31] = kIq4Levels[one ? level + 1 : level];
     }
+    return tables;
+}
+constexpr Iq4Tables kIq4Tables = make_iq4_tables();
+
+constexpr float kIq4Inside = 0.0f;
+template <bool kHeld>
+BITSMITH_INLINE F iq4_level(const F& scaled) {
+    const F held = clamp(scaled, -120.0f, 120.0f);
+    const __m512i at = (__m512i)bits(held + splat(8.0f * kRoundMagic)).part[0];  // 8 · k, k in the low bits
+    const auto look = [&at](const float* table) {
+        return _mm512_permutex2var_ps(_mm512_load_ps(table), at, _mm512_load_ps(table + 16));
+    };
+    const F threshold = {{(NativeF)look(kIq4Tables.threshold)}};
+    return select(less(threshold, held), F{{(NativeF)look(kIq4Tables.above)}}, F{{(NativeF)look(kIq4Tables.below)}});
+}
+#elif defined(__AVX2__)
+struct Iq4Tables {
+    alignas(32) float threshold[16], level[16];
+};
+constexpr Iq4Tables make_iq4_tables() {
+    Iq4Tables tables = {};
+    for (int k = 0; k < 16; ++k) {
+        tables.threshold[k] = k < 15 ? iq4_halfway(k) : 1000.0f;
+        tables.level[k] = kIq4Levels[k];
+    }
+    return tables;
+}
+constexpr Iq4Tables kIq4Tables = make_iq4_tables();
+
+// Entry k in 0 … 15 of a table.
+BITSMITH_INLINE __m256 look_up(const float* table, __m256i k) {
+    const __m256 low = _mm256_permutevar8x32_ps(_mm256_load_ps(table), k);
+    const __m256 high = _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8), k);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(k, 28)));
+}
+// At threshold k the cubic differs from k by less than 0.2, so that it leads to the one above the value or below.
+constexpr float kIq4Inside = 170.0f;  // it does so up to here
+template <bool kHeld>
+BITSMITH_INLINE F iq4_level(const F& scaled) {
+    const F held = kHeld ? clamp(scaled, -122.0f, 122.0f) : scaled;
+    const F near = (held * held * splat(-1.4e-6f) + splat(0.0812f)) * held + splat(7.375f);
+    const I k = bits(near + splat(kRoundMagic));
+    F level;
+    BITSMITH_PARTS {
+        const __m256i at = (__m256i)k.part[p];
+        const __m256 above = _mm256_cmp_ps(look_up(kIq4Tables.threshold, at), (__m256)held.part[p], _CMP_LT_OQ);
+        level.part[p] = (NativeF)look_up(kIq4Tables.level, _mm256_sub_epi32(at, _mm256_castps_si256(above)));
+    }
+    return level;
+}
+#else
+constexpr float kIq4Inside = 0.0f;
+template <bool kHeld>
+BITSMITH_INLINE F iq4_level(const F& scaled) {
+    F level = splat(float(kIq4Levels[0]));
+    BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
+        level = select(less(splat(iq4_halfway(k)), scaled), splat(float(kIq4Levels[k + 1])), level);
+    }
+    return level;
+}
+#endif
+
+struct Iq4Codes {
+    static constexpr bool kHasZero = false;
+    static constexpr float kShortEnd = 113.0f, kLowEnd = 127.0f, kHighEnd = 113.0f, kHalfGap = 12.0f;
+    static constexpr float kInside = kIq4Inside, kNotBelow = 0.0f;
+    struct Inside {
+        static BITSMITH_INLINE F value(const F& scaled) { return iq4_level<false>(scaled); }
+    };
+    using NotBelow = Iq4Codes;
+    static BITSMITH_INLINE F value(const F& scaled) { return iq4_level<true>(scaled); }
     static BITSMITH_INLINE I code(const F& scaled) {
         I code = splat(0);
         BITSMITH_UNROLL for (int k = 0; k < 15; ++k) {
@@ -88,9 +168,9 @@ template <bool kWeighted>
 inline void encode_iq4_xs_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
-    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1,       -32.0f, 31.0f, 16, 1, 0.499f,
-                              true,        4.0f * kGain,          kGgmlIq4};
-    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.499f, false, kGain, {}};
+    SymmetricSearch search = {kIq4Reaches, count_of(kIq4Reaches), 1,        -32.0f, 31.0f, 16, 1, 0.499f,
+                              true,        4.0f * kGain,          kGgmlIq4, 1.0f};
+    if (!batch.search) search = {kIq4Reaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.499f, false, kGain, {}, 0.0f};
     const SymmetricScales<8> scales = search_symmetric<Iq4Codes, 8, true>(block, search);
     I code[256];
     symmetric_codes<Iq4Codes, 8>(block, scales, code);

@@ -6,32 +6,27 @@
 namespace bitsmith {
 namespace BITSMITH_NS {
 
-// Word i of 32 bytes, of which byte b is made of the fields of code[b], code[32 + b], … at `bits` bits' distance.
-template <int kFields, int kBits>
+// Word i of 32 bytes, of which byte b is made of the fields of code[b], code[32 + b], … at kBits bits' distance. A
+// field is the code's kBits bits from kFrom upwards.
+template <int kFields, int kBits, int kFrom>
 BITSMITH_INLINE I word_of_fields(const I* code, int i) {
+    const I mask = splat((1 << kBits) - 1);
     I byte[4];
     for (int b = 0; b < 4; ++b) {
-        byte[b] = code[4 * i + b];
+        byte[b] = (code[4 * i + b] >> kFrom) & mask;
         for (int field = 1; field < kFields; ++field) {
-            byte[b] = byte[b] | (code[32 * field + 4 * i + b] << (field * kBits));
+            byte[b] = byte[b] | (((code[32 * field + 4 * i + b] >> kFrom) & mask) << (field * kBits));
         }
     }
     return pack_bytes(byte[0], byte[1], byte[2], byte[3]);
 }
 // 32 bytes for each 32 · kFields values.
-template <int kFields, int kBits>
+template <int kFields, int kBits, int kFrom = 0>
 BITSMITH_INLINE void store_fields(uint8_t* const out[kLanes], int at, const I code[256]) {
     for (int chunk = 0; chunk < 8 / kFields; ++chunk) {
         I words[8];
-        for (int i = 0; i < 8; ++i) words[i] = word_of_fields<kFields, kBits>(code + 32 * kFields * chunk, i);
+        for (int i = 0; i < 8; ++i) words[i] = word_of_fields<kFields, kBits, kFrom>(code + 32 * kFields * chunk, i);
         store_words(out, at + 32 * chunk, words, 8);
-    }
-}
-// The bits of all codes from `shift` upwards, and those below.
-BITSMITH_INLINE void split_codes(I code[256], int shift, I high[256]) {
-    for (int i = 0; i < 256; ++i) {
-        high[i] = code[i] >> shift;
-        code[i] = code[i] & splat((1 << shift) - 1);
     }
 }
 
@@ -68,17 +63,17 @@ inline void encode_q3_k_lanes(const Batch& batch) {
     Normalised<256, kWeighted> block;
     load_normalised(batch, block);
     // Without importance ggml's choice takes longer to find than all of ours, and fitting d to all codes does as well.
-    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 1, 0.799f, true, kGain, {}};
+    SymmetricSearch search = {kReaches, count_of(kReaches), 0, -32.0f, 31.0f, 16, 1, 0.799f, true, kGain, {}, 0.0f};
     if (kWeighted) {
         const GgmlScales ggml = {-4.0f, -3.1f, -0.1f, 19, true};
-        search = {kWeightedReaches, count_of(kWeightedReaches), 1, -32.0f, 31.0f, 16, 1, 0.799f, true, kGain, ggml};
+        search = {kWeightedReaches, count_of(kWeightedReaches), 1, -32.0f, 31.0f, 16, 1, 0.799f, true, kGain, ggml,
+                  1.0f / 512.0f};
     }
-    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.799f, false, kGain, {}};
+    if (!batch.search) search = {kReaches, 1, 0, -32.0f, 31.0f, 1, 0, 0.799f, false, kGain, {}, 0.0f};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<4>, 16, true>(block, search);
-    I code[256], high[256], sub[16], words[3];
+    I code[256], sub[16], words[3];
     symmetric_codes<IntegerCodes<4>, 16>(block, scales, code);
-    split_codes(code, 2, high);
-    store_fields<8, 1>(batch.out, 0, high);
+    store_fields<8, 1, 2>(batch.out, 0, code);
     store_fields<4, 2>(batch.out, 32, code);
     for (int j = 0; j < 16; ++j) sub[j] = rint_to_int(scales.sub[j]) + splat(32);
     // Byte j < 8: low nibbles of sub-blocks j and j + 8. Byte 8 + j: the top bit pairs of j, j + 4, j + 8, j + 12.
@@ -141,11 +136,10 @@ inline void encode_q5_k_lanes(const Batch& batch) {
         {kMargins, 8, 2, 0.125f * kGain}, kWeighted ? kFine : GgmlFits{-0.5f, 0.1f, 16}, 16, 2, 0.299f, true};
     if (!batch.search) search = {{kMargins, 1, 0, kGain}, {}, 1, 0, 0.299f, false};
     const AffineScales<8> scales = search_affine<31, 63, 8>(block, search);
-    I code[256], high[256];
+    I code[256];
     affine_codes<31, 8>(block, scales, code);
-    split_codes(code, 4, high);
     store_affine_scales(batch.out, scales);
-    store_fields<8, 1>(batch.out, 16, high);
+    store_fields<8, 1, 4>(batch.out, 16, code);
     store_fields<2, 4>(batch.out, 48, code);
 }
 
@@ -168,20 +162,20 @@ inline void encode_q6_k_lanes(const Batch& batch) {
                               0.149f,
                               true,
                               4.0f * kGain,
-                              ggml};
-    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.149f, false, kGain, {}};
+                              ggml,
+                              0.0f};
+    if (!batch.search) search = {kReaches, 1, 0, -128.0f, 127.0f, 1, 0, 0.149f, false, kGain, {}, 0.0f};
     const SymmetricScales<16> scales = search_symmetric<IntegerCodes<32>, 16, false>(block, search);
-    I code[256], high[256], words[32];
+    I code[256], words[32];
     symmetric_codes<IntegerCodes<32>, 16>(block, scales, code);
-    split_codes(code, 4, high);
     for (int i = 0; i < 32; ++i) {
         const I* from = code + 128 * (i / 16) + 4 * (i % 16);
         I byte[4];
-        for (int b = 0; b < 4; ++b) byte[b] = from[b] | (from[64 + b] << 4);
+        for (int b = 0; b < 4; ++b) byte[b] = (from[b] & splat(15)) | ((from[64 + b] & splat(15)) << 4);
         words[i] = pack_bytes(byte[0], byte[1], byte[2], byte[3]);
     }
     store_words(batch.out, 0, words, 32);
-    store_fields<4, 2>(batch.out, 128, high);
+    store_fields<4, 2, 4>(batch.out, 128, code);
     I sub[16];
     for (int j = 0; j < 16; ++j) sub[j] = rint_to_int(scales.sub[j]) & splat(255);
     for (int i = 0; i < 4; ++i) words[i] = pack_bytes(sub[4 * i], sub[4 * i + 1], sub[4 * i + 2], sub[4 * i + 3]);

@@ -128,6 +128,25 @@ inline void encode_q8_0(const Batch& batch) {
     store_signed_bytes(batch.out, 2, code);
 }
 
+// Blocks with so many neighbours alike have few values.
+constexpr int kAlike = 2;
+BITSMITH_INLINE M has_few_values(const F x[32]) {
+    I alike = splat(0);
+    for (int i = 1; i < 32; ++i) alike = alike + select(equal(x[i - 1], x[i]), splat(1), splat(0));
+    return less(splat(kAlike - 1), alike);
+}
+// Σ (x − d·q − m)² · unit² with the nearest codes.
+template <int kHighest>
+BITSMITH_INLINE F stored_line_error(const F x[32], const F& d, const F& m, const F& unit) {
+    const F inverse_d = inverse(d);
+    F error = splat(0.0f);
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {
+        const F scaled = (x[i] - m) * inverse_d, e = scaled - CodeRange<0, kHighest>::value(scaled);
+        error = error + e * e;
+    }
+    return error * ((d * unit) * (d * unit));
+}
+
 constexpr Spread kQuickSpread4[] = {{0.3f, -0.15f}}, kQuickSpreads5[] = {{0.0f, 0.0f}, {1.0f, -0.5f}};
 // Room at either end, then the lattice of the plain encoder, then clipping at both ends, then at one.
 constexpr LineStart kStarts[] = {
@@ -153,7 +172,8 @@ BITSMITH_INLINE void encode_affine(const Batch& batch) {
         if (batch.weighted) {
             Normalised<32, true> block;
             load_normalised(batch, block);
-            const LineSearch search = {kStarts, kStartCount, kRefits, kBits == 4 ? kBound4 : kBound5};
+            const LineSearch search = kBits == 4 ? LineSearch{kStarts, kStartCount, kRefits, kBound4, 1}
+                                                 : LineSearch{kStarts, kStartCount, kRefits, kBound5, 30};
             const StoredLine line = search_line<kHighest>(block, search);
             stored = line.scale.bits;
             stored_minimum = line.minimum.bits;
@@ -175,6 +195,16 @@ BITSMITH_INLINE void encode_affine(const Batch& batch) {
             const F d = (line.yq - moved * line.q) * inverse(line.qq);
             const F shortest = (splat(1.0f - kSlack) - moved) * splat(1.0f / kHighest);
             stored = scale_to_f16(clamp(max(d, shortest), 0.0f, 2.0f * kSlack) * range);
+            // With few values ggml's line, from the lowest to the highest, may be better.
+            const M few = has_few_values(x);
+            if (any(few)) {
+                const I plain = scale_to_f16((high - low) * splat(1.0f / kHighest)), plain_minimum = to_f16(low);
+                const F own = stored_line_error<kHighest>(x, from_f16(stored), from_f16(stored_minimum), unit);
+                const F theirs = stored_line_error<kHighest>(x, from_f16(plain), from_f16(plain_minimum), unit);
+                const M better = few & less(theirs, own);
+                stored = select(better, plain, stored);
+                stored_minimum = select(better, plain_minimum, stored_minimum);
+            }
         }
         const F m = from_f16(stored_minimum), inverse_scale = inverse(from_f16(stored));
         BITSMITH_UNROLL_VALUES for (int i = 0; i < 32; ++i) {

@@ -43,6 +43,8 @@ constexpr float kTwoPow60 = 1152921504606846976.0f;
 // formats promise (core/formats/ggml.py), a share of the block's largest magnitude. Fits keep to this part of it, so
 // that the rounding of scales has room.
 constexpr float kFitShare = 0.97f;
+// So long a step that all codes are 0: stands for a scale of 0, which nothing can be divided by. A power of two.
+constexpr float kNoStep = 1 << 20;
 // Added to the error of what breaks that promise.
 constexpr float kBroken = 1.0e30f;
 
@@ -83,6 +85,10 @@ struct StoredScale {
     I bits;   // float16
     F value;  // the same, normalised
 };
+// So many candidates of a super-block's scale, where its rounding is all that is left of the error. Where a few columns
+// count and the others do not, it is their number that finds a good one.
+constexpr int kManySteps = 272;
+
 // The float16 nearest to scale: never Inf, and never 0 unless scale is.
 template <class Block>
 BITSMITH_INLINE StoredScale store_scale(const F& scale, const Block& block) {
@@ -96,6 +102,7 @@ BITSMITH_INLINE StoredScale store_scale(const F& scale, const Block& block) {
 // What candidate k of a super-block's scale stores the largest sub-scale as, in units of the largest it can be: half
 // integers downwards, and the 16th two thirds, for float16 so small that the nearest to all others would be cut off.
 BITSMITH_INLINE float largest_sub(float limit, int k) {
+    if (k > 15) return limit * (1.0f - float(k - 15) * (1.0f / 512.0f));  // see kManySteps
     return k == 15 ? limit * (2.0f / 3.0f) : limit < 0.0f ? limit + 0.5f * float(k) : limit - 0.5f * float(k);
 }
 
@@ -168,6 +175,11 @@ BITSMITH_INLINE F weigh(const F* w, int i, const F& a) {
         return a;
     }
 }
+
+// Σ w·e² with a scale (and minimum) as stored, and the largest |e| where it is asked for.
+struct Errors {
+    F squares, furthest;
+};
 
 }  // namespace BITSMITH_NS
 }  // namespace bitsmith

@@ -30,23 +30,50 @@ BITSMITH_INLINE AffineSums affine_sums(const F* x, const F* w, const F& inverse_
     }
     return sums;
 }
-template <int kLevels, int kValues, bool kWeighted>
-BITSMITH_INLINE F affine_error(const F* x, const F* w, const F& scale, const F& inverse_scale, const F& minimum) {
-    const F offset = negate(minimum * inverse_scale);
-    F error = splat(0.0f);
+// Σ w·e², and the largest |e| if kFurthest.
+template <int kLevels, int kValues, bool kWeighted, bool kFurthest>
+BITSMITH_INLINE Errors affine_errors(const F* x, const F* w, const F& scale, const F& minimum) {
+    const F step = select(equal(scale, splat(0.0f)), splat(kNoStep), scale), inverse_step = splat(1.0f) / step;
+    const F offset = negate(minimum * inverse_step);
+    Errors errors = {splat(0.0f), splat(0.0f)};
     BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-        const F q = rint(position<kLevels>(x[i], inverse_scale, offset));
-        const F e = x[i] - (scale * q + minimum);
-        error = error + weigh<kWeighted>(w, i, e) * e;
+        const F scaled = x[i] * inverse_step + offset, e = scaled - rint(clamp(scaled, 0.0f, float(kLevels)));
+        errors.squares = errors.squares + weigh<kWeighted>(w, i, e) * e;
+        if constexpr (kFurthest) errors.furthest = max(errors.furthest, abs(e));
     }
-    return error;
+    return {errors.squares * (step * step), errors.furthest * step};
 }
+
+// For the errors e in steps of a line: Σ w·e, Σ w·e², Σ w·e·q, Σ w·q, Σ w·q². As in StepSums it is all that is needed.
+struct LineSums {
+    F e, ee, eq, q, qq;
+};
+// kLower, kUpper: whether a value may lie beyond that end.
+template <int kLevels, int kValues, bool kWeighted, bool kLower, bool kUpper>
+BITSMITH_INLINE LineSums line_sums(const F* x, const F* w, const F& inverse_scale, const F& offset) {
+    LineSums sums = {splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f), splat(0.0f)};
+    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
+        const F scaled = x[i] * inverse_scale + offset;
+        F held = scaled;
+        if constexpr (kLower) held = max(held, splat(0.0f));
+        if constexpr (kUpper) held = min(held, splat(float(kLevels)));
+        const F q = rint(held), e = scaled - q, we = weigh<kWeighted>(w, i, e), wq = weigh<kWeighted>(w, i, q);
+        sums.e = sums.e + we;
+        sums.ee = sums.ee + we * e;
+        sums.eq = sums.eq + we * q;
+        sums.q = sums.q + wq;
+        sums.qq = sums.qq + wq * q;
+    }
+    return sums;
+}
+// A range stretched over so much less than half a step more ends at the highest code.
+constexpr float kInsideMargin = 0.49f;
 
 // x ≈ scale · q + minimum, with minimum ≤ 0 as the format wants, and the sums of x that do not depend on codes.
 struct AffineLine {
     F scale, minimum;
     F q, qq;      // Σ w·q, Σ w·q² of the codes it was fitted to
-    F w, x;       // Σ w, Σ w·x
+    F w, x, xx;   // Σ w, Σ w·x, Σ w·x²
     F low, high;  // the range of x and 0
 };
 
@@ -72,6 +99,9 @@ struct AffineSearch {
     float error_bound;  // of any value, as a share of the block's largest magnitude
     bool neighbours;    // whether L ± 1 and M ± 1 are tried
 };
+constexpr float kShortCost = 64.0f;
+// With importance, blocks that leave a smaller share of Σ w·x² than this are polished.
+constexpr float kPolished = 1.0f / (1 << 16);
 
 // The best real-valued line: stretch the range of x over kLevels + each of `margins` steps (a negative margin leaves
 // room, a positive one clips the top), fit by least squares to the codes, keep the one that leaves least.
@@ -99,17 +129,15 @@ inline AffineLine fit_affine(const F* x, const F* w, const LineFits& search) {
             k < search.count ? inverse_range * splat(float(kLevels) + search.margins[k]) : inverse(line.scale);
         const F start = k < search.count ? low : line.minimum;
         const F step = inverse(inverse_scale), offset = negate(start * inverse_scale);
-        // As in StepSums, for errors e in steps.
-        F e = splat(0.0f), ee = splat(0.0f), eq = splat(0.0f), sum_q = splat(0.0f), qq = splat(0.0f);
-        BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-            const F scaled = x[i] * inverse_scale + offset, q = rint(clamp(scaled, 0.0f, float(kLevels)));
-            const F error = scaled - q, we = weigh<kWeighted>(w, i, error), wq = weigh<kWeighted>(w, i, q);
-            e = e + we;
-            ee = ee + we * error;
-            eq = eq + we * q;
-            sum_q = sum_q + wq;
-            qq = qq + wq * q;
+        LineSums sums;
+        if (k >= search.count) {
+            sums = line_sums<kLevels, kValues, kWeighted, true, true>(x, w, inverse_scale, offset);
+        } else if (search.margins[k] > kInsideMargin) {
+            sums = line_sums<kLevels, kValues, kWeighted, false, true>(x, w, inverse_scale, offset);
+        } else {
+            sums = line_sums<kLevels, kValues, kWeighted, false, false>(x, w, inverse_scale, offset);
         }
+        const auto& [e, ee, eq, sum_q, qq] = sums;
         const F determinant = line.w * qq - sum_q * sum_q;
         const M solvable = less(splat(kSingular) * line.w * qq, determinant);
         const F moved = select(solvable, (qq * e - sum_q * eq) * inverse(determinant), splat(0.0f));
@@ -125,6 +153,7 @@ inline AffineLine fit_affine(const F* x, const F* w, const LineFits& search) {
         line.q = select(better, sum_q, line.q);
         line.qq = select(better, qq, line.qq);
     }
+    line.xx = squares;
     line.low = low;
     line.high = high;
     return line;
@@ -150,9 +179,10 @@ BITSMITH_INLINE F minimum_for(const AffineLine& line, const F& scale) {
     return line.minimum + (line.scale - scale) * (line.q * inverse(line.w));
 }
 
-// The float16 whose multiples 0 … kHighest come nearest to `target` ≥ 0, by squares weighted with `weight`.
+// The float16 whose multiples 0 … kHighest come nearest to `target` ≥ 0, by squares weighted with `weight`, those of
+// what is too short also with short_cost.
 template <int kHighest, int kSubBlocks, class Block>
-inline StoredScale choose_step(const Block& block, int steps, const F* target, const F* weight) {
+inline StoredScale choose_step(const Block& block, int steps, const F* target, const F* weight, float short_cost) {
     F widest = splat(0.0f);
     for (int j = 0; j < kSubBlocks; ++j) widest = max(widest, target[j]);
     F least = splat(kLargestSum);
@@ -163,7 +193,8 @@ inline StoredScale choose_step(const Block& block, int steps, const F* target, c
         F cost = splat(0.0f);
         for (int j = 0; j < kSubBlocks; ++j) {
             const F missed = target[j] - d.value * rint(clamp(target[j] * inverse_d, 0.0f, kHighest));
-            cost = cost + weight[j] * missed * missed;
+            const F squared = weight[j] * missed * missed;
+            cost = cost + select(less(splat(0.0f), missed), squared * splat(short_cost), squared);
         }
         const M better = less(cost, least);
         least = select(better, cost, least);
@@ -175,22 +206,27 @@ inline StoredScale choose_step(const Block& block, int steps, const F* target, c
 
 // d and dmin from the sub-blocks' own lines. With codes fixed, missing a scale by δ, the minimum moved to suit, costs
 // δ² · (Σ w·q² − (Σ w·q)² / Σ w), and missing that minimum by δ costs δ² · Σ w: no pass over the values is needed.
-template <int kHighest, int kSubBlocks, class Block>
+// kMoves: whether the minimum can be moved to suit; if it can not, a scale costs δ² · Σ w·q², and should rather be too
+// long, which a minimum below 0 makes good.
+template <int kHighest, bool kMoves, int kSubBlocks, class Block>
 inline void choose_d(const Block& block, int steps, const AffineLine line[kSubBlocks],
                      AffineScales<kSubBlocks>& scales) {
     F target[kSubBlocks], weight[kSubBlocks];
     for (int j = 0; j < kSubBlocks; ++j) {
         target[j] = line[j].scale;
-        weight[j] = max(line[j].qq - line[j].q * line[j].q * inverse(line[j].w), splat(0.0f));
+        weight[j] = line[j].qq;
+        if constexpr (kMoves) {
+            weight[j] = max(weight[j] - line[j].q * line[j].q * inverse(line[j].w), splat(0.0f));
+        }
     }
-    scales.d = choose_step<kHighest, kSubBlocks>(block, steps, target, weight);
+    scales.d = choose_step<kHighest, kSubBlocks>(block, steps, target, weight, kMoves ? 1.0f : kShortCost);
     const F inverse_d = inverse(scales.d.value);
     for (int j = 0; j < kSubBlocks; ++j) {
         const F sub = rint(clamp(line[j].scale * inverse_d, 0.0f, kHighest));
         target[j] = max(negate(minimum_for(line[j], scales.d.value * sub)), splat(0.0f));
         weight[j] = line[j].w;
     }
-    scales.dmin = choose_step<kHighest, kSubBlocks>(block, steps, target, weight);
+    scales.dmin = choose_step<kHighest, kSubBlocks>(block, steps, target, weight, 1.0f);
 }
 
 // Σ w·e² with a line as it is stored, and kBroken where a value is cut off by more than allowed.
@@ -199,7 +235,7 @@ BITSMITH_INLINE F stored_error(const F* x, const F* w, const F& scale, const F& 
                                const F& allowed) {
     const M broken =
         less(line.low + allowed, minimum) | less(scale * splat(float(kLevels)) + minimum, line.high - allowed);
-    return affine_error<kLevels, kValues, kWeighted>(x, w, scale, inverse(scale), minimum) +
+    return affine_errors<kLevels, kValues, kWeighted, false>(x, w, scale, minimum).squares +
            select(broken, splat(kBroken), splat(0.0f));
 }
 
@@ -296,18 +332,10 @@ inline AffineLine ggml_line(const F* x, const F* w, const F& low, const F& high,
         const F start = line.minimum, range = high - start;
         const F step = range * splat(1.0f / steps), inverse_scale = inverse(step);
         const F offset = negate(start * inverse_scale);
-        F e = splat(0.0f), ee = splat(0.0f), eq = splat(0.0f), sum_q = splat(0.0f), qq = splat(0.0f);
-        F code[kAbsolute ? kValues : 1];
-        BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-            const F scaled = x[i] * inverse_scale + offset, q = rint(clamp(scaled, 0.0f, float(kLevels)));
-            const F error = scaled - q, we = w[i] * error, wq = w[i] * q;
-            e = e + we;
-            ee = ee + we * error;
-            eq = eq + we * q;
-            sum_q = sum_q + wq;
-            qq = qq + wq * q;
-            if constexpr (kAbsolute) code[i] = q;
-        }
+        const bool beyond = steps > float(kLevels) + kInsideMargin;
+        const LineSums sums = beyond ? line_sums<kLevels, kValues, true, true, true>(x, w, inverse_scale, offset)
+                                     : line_sums<kLevels, kValues, true, true, false>(x, w, inverse_scale, offset);
+        const auto& [e, ee, eq, sum_q, qq] = sums;
         F scale = step, minimum = start, left = ee * (step * step);
         M better = less(splat(0.0f), splat(1.0f));
         if (k >= 0) {
@@ -322,7 +350,8 @@ inline AffineLine ggml_line(const F* x, const F* w, const F& low, const F& high,
         if constexpr (kAbsolute) {
             left = splat(0.0f);
             BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-                left = left + w[i] * abs(x[i] - (scale * code[i] + minimum));
+                const F q = rint(position<kLevels>(x[i], inverse_scale, offset));
+                left = left + w[i] * abs(x[i] - (scale * q + minimum));
             }
         }
         better = better & less(left, least);
@@ -371,16 +400,31 @@ inline AffineScales<kSubBlocks> ggml_affine(const Normalised<256, kWeighted>& bl
     for (int j = 0; j < kSubBlocks; ++j) {
         const F *x = block.x + j * kValues, *w = kWeighted ? block.w + j * kValues : block.w;
         const F stored = now.d.value * now.sub[j], minimum = negate(now.dmin.value * now.sub_min[j]);
-        const F inverse_scale = inverse(stored), offset = negate(minimum * inverse_scale);
-        F error = splat(0.0f), furthest = splat(0.0f);
-        BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-            const F e = x[i] - (stored * rint(position<kLevels>(x[i], inverse_scale, offset)) + minimum);
-            error = error + weigh<kWeighted>(w, i, e) * e;
-            furthest = max(furthest, abs(e));
-        }
-        now.error = now.error + (error + select(less(allowed, furthest), splat(kBroken), splat(0.0f)));
+        const Errors errors = affine_errors<kLevels, kValues, kWeighted, true>(x, w, stored, minimum);
+        now.error = now.error + (errors.squares + select(less(allowed, errors.furthest), splat(kBroken), splat(0.0f)));
     }
     return now;
+}
+
+// Where hardly an error is left, the rounding of d and dmin is most of it: more of them are tried.
+template <int kLevels, int kHighest, int kSubBlocks>
+inline void polish(const Normalised<256, true>& block, const AffineSearch& search, const AffineLine line[kSubBlocks],
+                   AffineScales<kSubBlocks>& best) {
+    F squares = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) squares = squares + line[j].xx;
+    const M polished = less(best.error, squares * splat(kPolished));
+    if (!any(polished)) return;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        AffineScales<kSubBlocks> now = best;
+        if (attempt == 0) {
+            choose_d<kHighest, true>(block, kManySteps, line, now);
+        } else {
+            choose_d<kHighest, false>(block, kManySteps, line, now);
+        }
+        settle<kLevels, kHighest, kSubBlocks, true>(block, search, line, now);
+        now.error = select(polished, now.error, splat(kLargestSum));
+        keep_better(best, now);
+    }
 }
 
 // d, dmin and every L, M (0 … kHighest) of a super-block of 256 values.
@@ -395,15 +439,22 @@ inline AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& 
         limit_line<kLevels>(line[j], allowed);
     }
     AffineScales<kSubBlocks> best = {};
-    choose_d<kHighest>(block, search.d_steps, line, best);
+    choose_d<kHighest, true>(block, search.d_steps, line, best);
     settle<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line, best);
     if (search.ggml.count)
         keep_better(best, ggml_affine<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line));
+    AffineLine own[kWeighted ? kSubBlocks : 1];
+    if constexpr (kWeighted) {
+        for (int j = 0; j < kSubBlocks; ++j) own[j] = line[j];
+    }
     for (int k = 0; k < search.d_refits; ++k) {
         AffineScales<kSubBlocks> now = best;
         refit<kLevels, kSubBlocks, kWeighted>(block, now, line);
         settle<kLevels, kHighest, kSubBlocks, kWeighted>(block, search, line, now);
         keep_better(best, now);
+    }
+    if constexpr (kWeighted) {
+        if (search.d_refits > 0) polish<kLevels, kHighest, kSubBlocks>(block, search, own, best);
     }
     return best;
 }

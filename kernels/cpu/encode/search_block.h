@@ -10,6 +10,7 @@ namespace BITSMITH_NS {
 
 // For the errors e of values divided by a scale: Σ w·e², Σ w·e·q, Σ w·q². It is all that is needed for the best scale
 // for these codes, and for the error with any other.
+constexpr float kAnywhere = 1.0e30f;  // a reach that is not known
 struct StepSums {
     F ee, eq, qq;
 };
@@ -24,6 +25,15 @@ BITSMITH_INLINE StepSums step_sums(const F* x, const F* w, const F& inverse_scal
         sums.qq = sums.qq + weigh<kWeighted>(w, i, q) * q;
     }
     return sums;
+}
+// The same where `reach` is what the value of largest magnitude becomes.
+template <class Codes, int kValues, bool kWeighted>
+BITSMITH_INLINE StepSums step_sums_within(const F* x, const F* w, const F& inverse_scale, float reach) {
+    const float magnitude = reach < 0.0f ? -reach : reach;
+    if (magnitude < Codes::kInside) return step_sums<typename Codes::Inside, kValues, kWeighted>(x, w, inverse_scale);
+    if (magnitude < Codes::kNotBelow)
+        return step_sums<typename Codes::NotBelow, kValues, kWeighted>(x, w, inverse_scale);
+    return step_sums<Codes, kValues, kWeighted>(x, w, inverse_scale);
 }
 // Of Σ w·e², what is left after a fit when nothing is.
 constexpr float kSumRounding = 1.0f / (1 << 20);
@@ -79,9 +89,11 @@ inline StoredScale search_scale(const Normalised<kValues, kWeighted>& block, con
     StoredScale best = {splat(0), splat(0.0f)};
     F least = splat(kLargestSum);
     for (int k = 0; k < search.count + search.refits; ++k) {
-        const F inverse_scale = k < search.count ? inverse_widest * splat(search.reaches[k]) : inverse(best.value);
+        const bool reaches = k < search.count;
+        const F inverse_scale = reaches ? inverse_widest * splat(search.reaches[k]) : inverse(best.value);
         const F scale = inverse(inverse_scale);
-        const StepSums sums = step_sums<Codes, kValues, kWeighted>(block.x, block.w, inverse_scale);
+        const StepSums sums = step_sums_within<Codes, kValues, kWeighted>(block.x, block.w, inverse_scale,
+                                                                          reaches ? search.reaches[k] : kAnywhere);
         const StepFit fit = fit_step(sums, scale, inverse_scale);
         for (int fitted = k == 0 ? 0 : 1; fitted < 2; ++fitted) {
             const F wanted = fitted ? fitted_scale(fit) : scale;
@@ -106,7 +118,11 @@ struct LineSearch {
     int count;
     int refits;         // of the best line to its codes
     float error_bound;  // of any value, as a share of the block's largest magnitude
+    // In blocks that come out nearly exact every pair of codes is tried for the ends, the higher one from here on: with
+    // few values many lines are exact but for the rounding to float16, and it is chance which is the best.
+    int lowest_top;
 };
+constexpr float kNearlyExact = 1.0f / (1 << 20);  // of the weighted squares of the range
 struct StoredLine {
     StoredScale scale, minimum;
 };
@@ -148,9 +164,26 @@ inline StoredLine search_line(const Normalised<32, true>& block, const LineSearc
     const F finest = block.largest * splat(1.0f / (1 << 20));  // for blocks of one value: float16 can do no better
     StoredLine best = {{splat(0), zero}, {splat(0), zero}};
     F least = splat(kLargestSum);
-    for (int k = 0; k < search.count + search.refits; ++k) {
+    M tried = less(zero, splat(1.0f));  // in which blocks
+    int bottom = 0, top = 0;            // codes of the ends, once all of them are tried
+    for (int k = 0;; ++k) {
+        if (k >= search.count + search.refits) {
+            if (k == search.count + search.refits) {
+                tried = less(least, sum_w * (range * range) * splat(kNearlyExact));
+                top = search.lowest_top;
+            } else if (++bottom == top) {
+                ++top;
+                bottom = 0;
+            }
+            if (top > kHighest || !any(tried)) break;
+        }
         F scale, minimum, inverse_scale, offset;
-        if (k < search.count) {
+        if (top > 0) {
+            const float steps = float(top - bottom);
+            scale = range * splat(1.0f / steps);
+            inverse_scale = inverse_range * splat(steps);
+            offset = splat(float(bottom));
+        } else if (k < search.count) {
             const float steps = float(kHighest) + search.starts[k].high - search.starts[k].low;
             scale = range * splat(1.0f / steps);
             inverse_scale = inverse_range * splat(steps);
@@ -184,14 +217,16 @@ inline StoredLine search_line(const Normalised<32, true>& block, const LineSearc
         for (int i = 0; i < 32; ++i) above[i] = x[i] - now.minimum.value;
         const StepSums sums = step_sums<CodeRange<0, kHighest>, 32, true>(above, w, inverse_scale);
         const StepFit fit = fit_step(sums, scale, inverse_scale);
-        now.scale = store_scale(min(max(fitted_scale(fit), shortest), most), block);
-        const F error = error_when_stored(fit, now.scale.value);
-        const M better = less(error, least);
-        least = select(better, error, least);
-        best.scale.bits = select(better, now.scale.bits, best.scale.bits);
-        best.scale.value = select(better, now.scale.value, best.scale.value);
-        best.minimum.bits = select(better, now.minimum.bits, best.minimum.bits);
-        best.minimum.value = select(better, now.minimum.value, best.minimum.value);
+        for (int fitted = 0; fitted < 2; ++fitted) {
+            now.scale = store_scale(fitted ? min(max(fitted_scale(fit), shortest), most) : scale, block);
+            const F error = error_when_stored(fit, now.scale.value);
+            const M better = less(error, least) & tried;
+            least = select(better, error, least);
+            best.scale.bits = select(better, now.scale.bits, best.scale.bits);
+            best.scale.value = select(better, now.scale.value, best.scale.value);
+            best.minimum.bits = select(better, now.minimum.bits, best.minimum.bits);
+            best.minimum.value = select(better, now.minimum.value, best.minimum.value);
+        }
     }
     return best;
 }

@@ -7,9 +7,18 @@ namespace BITSMITH_NS {
 
 // A set of codes. kShortEnd: how far the side goes that ends first; kHalfGap: how far a value inside can be from its
 // code's. value: the nearest code's value, code: its stored number. This one: the integers −kHalf … kHalf − 1.
+// kInside, kNotBelow: up to this magnitude of the widest value no other can pass either end, or the lower; Inside and
+// NotBelow then need not look.
 template <int kHalf>
 struct IntegerCodes {
-    static constexpr float kShortEnd = kHalf - 1, kHalfGap = 0.5f;
+    static constexpr bool kHasZero = true;
+    static constexpr float kShortEnd = kHalf - 1, kHalfGap = 0.5f, kInside = kHalf - 0.51f, kNotBelow = kHalf + 0.49f;
+    struct Inside {
+        static BITSMITH_INLINE F value(const F& scaled) { return rint(scaled); }
+    };
+    struct NotBelow {
+        static BITSMITH_INLINE F value(const F& scaled) { return rint(min(scaled, splat(float(kHalf - 1)))); }
+    };
     static BITSMITH_INLINE F value(const F& scaled) { return rint(clamp(scaled, -float(kHalf), float(kHalf - 1))); }
     static BITSMITH_INLINE I code(const F& scaled) {
         return rint_to_int(clamp(scaled, -float(kHalf), float(kHalf - 1))) + splat(kHalf);
@@ -31,16 +40,30 @@ BITSMITH_INLINE ScaleSums scale_sums(const F* x, const F* w, const F& inverse_sc
     }
     return sums;
 }
-
+// The same where `reach` is what the value of largest magnitude becomes.
 template <class Codes, int kValues, bool kWeighted>
-BITSMITH_INLINE F squared_error(const F* x, const F* w, const F& scale) {
-    const F inverse_scale = inverse(scale);
-    F error = splat(0.0f);
+BITSMITH_INLINE ScaleSums scale_sums_within(const F* x, const F* w, const F& inverse_scale, float reach) {
+    const float magnitude = reach < 0.0f ? -reach : reach;
+    if (magnitude < Codes::kInside) return scale_sums<typename Codes::Inside, kValues, kWeighted>(x, w, inverse_scale);
+    if (magnitude < Codes::kNotBelow)
+        return scale_sums<typename Codes::NotBelow, kValues, kWeighted>(x, w, inverse_scale);
+    return scale_sums<Codes, kValues, kWeighted>(x, w, inverse_scale);
+}
+
+template <class Codes, int kValues, bool kWeighted, bool kFurthest>
+BITSMITH_INLINE Errors scale_errors(const F* x, const F* w, const F& scale) {
+    // Errors are taken in steps, which is one operation less. Without a step all codes are 0 if one is so long.
+    const F step = Codes::kHasZero ? select(equal(scale, splat(0.0f)), splat(kNoStep), scale) : splat(1.0f);
+    const F inverse_scale = Codes::kHasZero ? splat(1.0f) / step : inverse(scale);
+    Errors errors = {splat(0.0f), splat(0.0f)};
     BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-        const F e = x[i] - scale * Codes::value(x[i] * inverse_scale);
-        error = error + weigh<kWeighted>(w, i, e) * e;
+        const F scaled = x[i] * inverse_scale, q = Codes::value(scaled);
+        const F e = Codes::kHasZero ? scaled - q : x[i] - scale * q;
+        errors.squares = errors.squares + weigh<kWeighted>(w, i, e) * e;
+        if constexpr (kFurthest) errors.furthest = max(errors.furthest, abs(e));
     }
-    return error;
+    if constexpr (Codes::kHasZero) errors = {errors.squares * (step * step), errors.furthest * abs(step)};
+    return errors;
 }
 
 // The value of largest magnitude, the first of several.
@@ -72,6 +95,7 @@ struct SymmetricSearch {
     bool neighbours;        // whether L ± 1 are tried
     float gain;             // that counts, see kGain
     GgmlScales ggml;
+    float polished;  // blocks that leave a smaller share of Σ w·x² than this are polished, with importance
 };
 
 // A sub-block's own scale, Σ w·q² of its codes, and how small and large it may become: smaller, it would cut values
@@ -109,9 +133,13 @@ template <class Codes, int kValues, bool kWeighted>
 inline SubScale fit_scale(const F* x, const F* w, const F& allowed, const SymmetricSearch& search, BestFit best) {
     const F widest = widest_value<kValues>(x);
     const F inverse_widest = inverse(widest);
-    for (int k = 0; k < search.count + search.refits; ++k) {
-        const F inverse_scale =
-            k < search.count ? inverse_widest * splat(search.reaches[k]) : inverse(best.sums.xq / best.sums.qq);
+    for (int k = 0; k < search.count; ++k) {
+        const F inverse_scale = inverse_widest * splat(search.reaches[k]);
+        const ScaleSums sums = scale_sums_within<Codes, kValues, kWeighted>(x, w, inverse_scale, search.reaches[k]);
+        best.consider(sums, inverse_scale, search.gain);
+    }
+    for (int k = 0; k < search.refits; ++k) {
+        const F inverse_scale = inverse(best.sums.xq / best.sums.qq);
         best.consider(scale_sums<Codes, kValues, kWeighted>(x, w, inverse_scale), inverse_scale, search.gain);
     }
     return limit_scale<Codes>(best.sums, abs(widest), allowed);
@@ -130,7 +158,7 @@ inline GgmlFit ggml_scale(const F* x, const F* v, const F* w, const GgmlScales& 
     for (int k = -1; k < ggml.count; ++k) {
         const F inverse_scale = inverse_widest * splat(ggml.reach(k));
         if (kSame || (k + 1) % kOurShare != 0) {
-            const ScaleSums theirs = scale_sums<Codes, kValues, true>(x, v, inverse_scale);
+            const ScaleSums theirs = scale_sums_within<Codes, kValues, true>(x, v, inverse_scale, ggml.reach(k));
             fit.theirs.consider(theirs, inverse_scale, 0.0f);
             if constexpr (kSame) fit.ours.consider(theirs, inverse_scale, gain);
             continue;
@@ -160,7 +188,7 @@ struct SymmetricScales {
 template <class Codes, int kValues, bool kWeighted>
 BITSMITH_INLINE F stored_error(const F* x, const F* w, const F& scale, const SubScale& own) {
     const F size = abs(scale);
-    return squared_error<Codes, kValues, kWeighted>(x, w, scale) +
+    return scale_errors<Codes, kValues, kWeighted, false>(x, w, scale).squares +
            select(less(size, own.least) | less(own.most, size), splat(kBroken), splat(0.0f));
 }
 
@@ -205,12 +233,12 @@ inline F fit_d(const Normalised<256, kWeighted>& block, const SymmetricScales<kS
 // d and every L from the sub-blocks' own scales. With codes fixed, missing a scale by δ costs δ² · Σ w·q², so trying
 // many d takes no pass over the values.
 template <int kSubBlocks, class Block>
-inline void choose_d(const Block& block, const SymmetricSearch& search, const SubScale* own,
+inline void choose_d(const Block& block, const SymmetricSearch& search, int steps, const SubScale* own,
                      SymmetricScales<kSubBlocks>& scales) {
     F widest = splat(0.0f);
     for (int j = 0; j < kSubBlocks; ++j) widest = select(less(abs(widest), abs(own[j].scale)), own[j].scale, widest);
     F least = splat(kLargestSum);
-    for (int k = 0; k < search.d_steps; ++k) {
+    for (int k = 0; k < steps; ++k) {
         const StoredScale d = store_scale(widest / splat(largest_sub(search.lowest, k)), block);
         const F inverse_d = inverse(d.value);
         F cost = splat(0.0f);
@@ -238,6 +266,40 @@ BITSMITH_INLINE void keep_better(SymmetricScales<kSubBlocks>& best, const Symmet
     for (int j = 0; j < kSubBlocks; ++j) best.sub[j] = select(better, now.sub[j], best.sub[j]);
 }
 
+// Where few values or few columns leave hardly an error, the rounding of d and L is most of it: more of them are tried,
+// L also far from the nearest, which other codes may suit as well.
+template <class Codes, int kSubBlocks>
+inline void polish(const Normalised<256, true>& block, const SymmetricSearch& search, const SubScale* own,
+                   SymmetricScales<kSubBlocks>& best) {
+    constexpr int kValues = 256 / kSubBlocks;
+    constexpr float kMultiples[] = {2.0f, 0.5f, 1.5f, 2.0f / 3.0f, 3.0f, 1.0f / 3.0f};
+    F squares = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) squares = squares + own[j].qq * own[j].scale * own[j].scale;
+    const M polished = less(best.error, squares * splat(search.polished));
+    if (!any(polished)) return;
+    for (int attempt = 0; attempt < 2; ++attempt) {
+        SymmetricScales<kSubBlocks> now = best;
+        if (attempt == 0) choose_d(block, search, kManySteps, own, now);
+        settle<Codes, kSubBlocks, true>(block, search, own, now);
+        now.error = splat(0.0f);
+        for (int j = 0; j < kSubBlocks; ++j) {
+            const F *x = block.x + j * kValues, *w = block.w + j * kValues;
+            const F middle = now.sub[j];
+            F sub_error = stored_error<Codes, kValues, true>(x, w, now.d.value * middle, own[j]);
+            for (int k = 0; k < count_of(kMultiples); ++k) {
+                const F sub = rint(clamp(middle * splat(kMultiples[k]), search.lowest, search.highest));
+                const F error = stored_error<Codes, kValues, true>(x, w, now.d.value * sub, own[j]);
+                const M better = less(error, sub_error);
+                now.sub[j] = select(better, sub, now.sub[j]);
+                sub_error = select(better, error, sub_error);
+            }
+            now.error = now.error + sub_error;
+        }
+        now.error = select(polished, now.error, splat(kLargestSum));
+        keep_better(best, now);
+    }
+}
+
 // ggml's weights for a sub-block.
 template <int kValues, bool kWeighted>
 BITSMITH_INLINE void ggml_weights(const F* x, const F* w, const F& square, F v[kValues]) {
@@ -250,14 +312,8 @@ BITSMITH_INLINE void ggml_weights(const F* x, const F* w, const F& square, F v[k
 // Σ w·e² with a scale as it is stored, and kBroken where a value is further off than allowed: of those there are.
 template <class Codes, int kValues, bool kWeighted>
 BITSMITH_INLINE F measured_error(const F* x, const F* w, const F& scale, const F& allowed) {
-    const F inverse_scale = inverse(scale);
-    F error = splat(0.0f), furthest = splat(0.0f);
-    BITSMITH_UNROLL_VALUES for (int i = 0; i < kValues; ++i) {
-        const F e = x[i] - scale * Codes::value(x[i] * inverse_scale);
-        error = error + weigh<kWeighted>(w, i, e) * e;
-        furthest = max(furthest, abs(e));
-    }
-    return error + select(less(allowed, furthest), splat(kBroken), splat(0.0f));
+    const Errors errors = scale_errors<Codes, kValues, kWeighted, true>(x, w, scale);
+    return errors.squares + select(less(allowed, errors.furthest), splat(kBroken), splat(0.0f));
 }
 
 // How ggml's Q3_K finds d, with importance.
@@ -300,7 +356,9 @@ inline SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeigh
     constexpr int kValues = 256 / kSubBlocks;
     SubScale own[kSubBlocks];
     F scale[kSubBlocks], weight[kSubBlocks];  // ggml's
-    const F allowed = block.largest * splat(search.error_bound), square = mean_square<256>(block.x) * splat(2.0f);
+    const F allowed = block.largest * splat(search.error_bound);
+    F square = splat(0.0f);
+    if constexpr (kRms && kWeighted) square = mean_square<256>(block.x) * splat(2.0f);
     for (int j = 0; j < kSubBlocks; ++j) {
         const F *x = block.x + j * kValues, *w = kWeighted ? block.w + j * kValues : block.w;
         GgmlFit fit;
@@ -318,7 +376,7 @@ inline SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeigh
     SymmetricScales<kSubBlocks> best;
     best.d.bits = splat(0);
     best.d.value = splat(0.0f);
-    choose_d(block, search, own, best);
+    choose_d(block, search, search.d_steps, own, best);
     if (!search.neighbours) return best;
     settle<Codes, kSubBlocks, kWeighted>(block, search, own, best);
     if (search.ggml.count)
@@ -328,6 +386,9 @@ inline SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeigh
         now.d = store_scale(fit_d<Codes, kSubBlocks, kWeighted>(block, best), block);
         settle<Codes, kSubBlocks, kWeighted>(block, search, own, now);
         keep_better(best, now);
+    }
+    if constexpr (kWeighted) {
+        if (search.polished > 0.0f) polish<Codes, kSubBlocks>(block, search, own, best);
     }
     return best;
 }
