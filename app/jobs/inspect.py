@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -123,7 +123,7 @@ def format_work(
 def error_work(checkpoint: Checkpoint, plan: Plan, tensor: TensorInfo, expert: int | None, format_name: str) -> Work:
     """Yields ErrorMaps of ever more rows and returns the last, with rows as the source counts them."""
 
-    def work(token: CancelToken) -> Iterator[ErrorMap]:
+    def work(token: CancelToken) -> Generator[ErrorMap, None, ErrorMap | None]:
         from core.inspect.error_map import error_map
 
         chosen, index = _in_format(checkpoint, plan, tensor, format_name)

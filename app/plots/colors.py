@@ -68,7 +68,7 @@ class Scale:
 
     def share(self, value: float) -> float:
         """Where on the colour bar a number stands, 0 (dark end) … 1, for its ticks."""
-        place = float(self._place(np.float64(value)) - self._first) / self._width
+        place = float(self._place(np.array(value, np.float64)) - self._first) / self._width
         return min(1.0, max(0.0, 1.0 - place if self.falling else place))
 
     def ticks(self, count: int = 5) -> list[float]:
@@ -133,6 +133,7 @@ def color_table(name: str, theme: Theme) -> list[int]:
 
 def readable_on(color: QColor) -> QColor:
     """Black or white, whichever stands out more."""
-    linear = [((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10 else c / 255 / 12.92 for c in color.getRgb()[:3]]
+    parts = color.red(), color.green(), color.blue()
+    linear = [((c / 255 + 0.055) / 1.055) ** 2.4 if c > 10 else c / 255 / 12.92 for c in parts]
     light = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return BLACK if light > 0.179 else WHITE

@@ -94,10 +94,11 @@ class HeatCanvas(QWidget):
         if go and channel is not None:
             view = self.view
             if axis == "output":
-                row, column, rows, columns = channel, int((view.left + view.right) / 2), NEAR, view.width
+                middle = int((view.left + view.right) / 2)
+                self._set_view(view.around(channel, middle, NEAR, view.width))
             else:
-                row, column, rows, columns = int((view.top + view.bottom) / 2), channel, view.height, NEAR
-            self._set_view(view.around(row, column, rows, columns))
+                middle = int((view.top + view.bottom) / 2)
+                self._set_view(view.around(middle, channel, view.height, NEAR))
         self.update()
 
     def forget_picture(self) -> None:

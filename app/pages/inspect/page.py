@@ -182,14 +182,15 @@ class InspectPage(Page):
         spec = VIEWS[number]
         self.views[spec.key] = self._make(spec.made, self.tabs.widget(number))
 
-    def _make(self, made: str, holder: QWidget) -> QWidget:
+    def _make(self, made: str, holder: QWidget | None) -> QWidget:
+        assert isinstance(holder, _Holder)
         module, name = made.split(":")
         view: QWidget = getattr(import_module(f"app.pages.inspect.{module}"), name)(self.state, self.services, holder)
         for field in view.findChildren(QWidget):
             if field.acceptDrops():
                 field.setAcceptDrops(False)  # a dropped file is a model to open
         self.services.themes.dress(view)
-        holder.layout().addWidget(view)
+        holder.column.addWidget(view)
         return view
 
     def _toggle_panel(self) -> None:
@@ -249,5 +250,5 @@ class _Holder(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        layout = QVBoxLayout(self)
-        layout.setContentsMargins(0, SPACE_2, 0, 0)
+        self.column = QVBoxLayout(self)
+        self.column.setContentsMargins(0, SPACE_2, 0, 0)
