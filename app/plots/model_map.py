@@ -263,10 +263,10 @@ class _Canvas(QWidget):
         painter.setPen(current().color("muted"))
         metrics = painter.fontMetrics()
         side = Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter
-        every = math.ceil(metrics.height() / height)  # rows too low for their label share one
+        every = max(1, math.ceil((metrics.height() - 4) / height))  # where rows are too low, some go without a label
         for row, name in enumerate(self._rows):
             if row % every == 0:
-                room = QRectF(0, top + row * height, left - SPACE_2, height * every)
+                room = QRectF(0, top + (row + 0.5) * height - metrics.height() / 2, left - SPACE_2, metrics.height())
                 painter.drawText(room, side, metrics.elidedText(name, Qt.TextElideMode.ElideMiddle, int(room.width())))
         bottom = top + height * len(self._rows) + SPACE_1
         center = Qt.AlignmentFlag.AlignHCenter | Qt.AlignmentFlag.AlignTop
