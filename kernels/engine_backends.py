@@ -171,6 +171,12 @@ def _usable(variant: str) -> str:
     return "its weights were packed without the compiled engine" if variant == "numpy" else ""
 
 
+def _register_refused(module: ModuleType, isa: str, reason: str, rank: int) -> None:
+    """Never runs; whoever asks why not is told."""
+    for op, function in (("program", CompiledExecutor), ("sample", module.sample)):
+        dispatch.register(op, f"cpu:{isa}", function, lambda _variant: reason, rank)
+
+
 def _register(module: ModuleType, isa: str, rank: int) -> None:
     def program(program: Program, threads: int) -> CompiledExecutor:
         return CompiledExecutor(module, isa, program, threads)
@@ -187,3 +193,6 @@ dispatch.register("sample", "reference", reference_sample)
 if cpu.engine is not None:
     for _rank, _isa in enumerate(reversed(cpu.engine_sets), start=1):
         _register(cpu.engine, _isa, _rank)
+    for _isa, _reason in cpu.engine_refused.items():
+        if _isa not in cpu.engine_sets:
+            _register_refused(cpu.engine, _isa, _reason, len(cpu.engine_sets) + 1)

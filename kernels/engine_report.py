@@ -22,6 +22,7 @@ class KernelUse:
 def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse, ...]:
     """Every operation and shape of the program once, in order. reason: why this backend and no better one."""
     isa = backend.removeprefix("cpu:") if backend != "reference" else "numpy"
+    tiles = "prompts in AMX's tiles, up to four tokens by AVX-512" if isa == "amx" else ""
     found: dict[KernelUse, None] = {}
 
     def use(op: str, shape: str, kernel: str, why: str = "") -> None:
@@ -29,6 +30,8 @@ def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse,
 
     def product(op: str, weight: Matrix, outliers: float = 0.0) -> None:
         kernel, why = _product(weight, program.activations)
+        if not kernel.endswith("× float32"):
+            why = "; ".join(part for part in (why, tiles) if part)
         apart = f", columns from {outliers:g} in float32" if outliers else ""
         use(op, f"{weight.rows} × {weight.columns}", kernel + apart, why)
 

@@ -60,6 +60,8 @@ def detect_cpu(measure: bool = True) -> Device:
     machine = architecture()
     sets = instruction_sets(machine)
     hardware_class, note = cpu_class(machine, sets)
+    refused = _amx_refused()
+    notes = (note, f"AMX is not used: {refused}." if refused else "")
     total, free = memory()
     bandwidth = measured_bandwidth() if measure else None
     brand, vendor = brand_and_vendor()
@@ -76,7 +78,7 @@ def detect_cpu(measure: bool = True) -> Device:
         instruction_sets=sets,
         cores=psutil.cpu_count(logical=False) or psutil.cpu_count() or 1,
         threads=psutil.cpu_count() or 1,
-        notes=(note,) if note else (),
+        notes=tuple(note for note in notes if note),
     )
 
 
@@ -114,7 +116,12 @@ def linux_sets(cpuinfo: str, names: dict[str, str], granted: Callable[[], bool] 
 
 
 def amx_granted() -> bool:
-    """Ask Linux for the AMX tile registers, as every process that wants them must; False when it refuses."""
+    """Ask Linux for the AMX tile registers, as every process that wants them must; False when it refuses.
+
+    False, too, where the compiled engine has tried AMX and it faults, as in some virtual machines.
+    """
+    if _amx_refused():
+        return False
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         return bool(libc.syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XFEATURE_XTILEDATA) == 0)
@@ -165,6 +172,15 @@ def read_cpuinfo() -> str:
         return ""
     blocks = text.strip().split("\n\n")
     return "\n".join((blocks[0], *(blocks[-1:] if len(blocks) > 1 and "processor" not in blocks[-1] else ())))
+
+
+def _amx_refused() -> str:
+    """Why the compiled engine does without AMX although the processor lists it; '' when it does not."""
+    try:
+        from kernels import cpu
+    except ImportError:
+        return ""
+    return cpu.engine_refused.get("amx", "")
 
 
 def _compiled_sets() -> Collection[str]:

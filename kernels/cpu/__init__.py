@@ -1,7 +1,7 @@
 """The compiled kernels, when there are any: `extension` for conversion, `engine` for products and whole programs.
 
 BITSMITH_ISA=avx512|avx2|baseline holds both to one family of instruction sets, the name of one of the engine's own
-(avx512bf16, avx512vnni, avxvnni, neon …) the engine alone; BITSMITH_ISA=reference leaves both out.
+(amx, avx512bf16, avx512vnni, avxvnni, neon …) the engine alone; BITSMITH_ISA=reference leaves both out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ instruction_sets: tuple[str, ...] = ()  # usable here, best first
 engine: ModuleType | None = None
 engine_missing = ""  # the same for the engine
 engine_sets: tuple[str, ...] = ()
+engine_refused: dict[str, str] = {}  # sets that the CPU lists and that can not run here: why
 
 # The engine's instruction sets that belong to one of the other extension.
 _FAMILIES = {
-    "avx512": ("avx512bf16", "avx512vnni"),
+    "avx512": ("amx", "avx512bf16", "avx512vnni"),
     "avx2": ("avxvnni", "avx2"),
     "baseline": ("i8mm", "neon", "portable"),
 }
@@ -48,13 +49,14 @@ except ImportError as error:
     engine_missing = f"the compiled engine is not installed ({error})"
 
 if engine is not None:
-    engine_sets = tuple(engine.instruction_sets())
+    engine_sets, engine_refused = tuple(engine.instruction_sets()), dict(engine.refused_sets())
     if _wanted == "reference":
         engine_sets, engine_missing = (), "BITSMITH_ISA=reference asks for none"
     elif _wanted:
         allowed = _FAMILIES.get(_wanted, (_wanted,))
         if not set(allowed) & set(engine_sets):
-            engine_missing = f"BITSMITH_ISA={_wanted}, which this computer or build does not have"
+            why = engine_refused.get(_wanted, "this computer or build does not have it")
+            engine_missing = f"BITSMITH_ISA={_wanted} can not be used: {why}"
         engine_sets = tuple(name for name in engine_sets if name in allowed)
 
 
@@ -72,4 +74,5 @@ def engine_set(wanted: str = "") -> str:
     for found in engine_sets:
         if found in allowed:
             return found
-    raise RuntimeError(f"{wanted} can not run products on this computer or in this build")
+    why = engine_refused.get(name, "this computer or build does not have it")
+    raise RuntimeError(f"{wanted} can not run products: {why}")
