@@ -149,7 +149,7 @@ def test_totals_row_shows_the_sums_of_the_rows_shown(qapp: QApplication, qtbot) 
     qtbot.waitUntil(lambda: panel.totals.texts()[0] == "18 tensors")
     panel.filter.setText("layers.1.")
     qtbot.waitUntil(lambda: panel.totals.texts()[0] == "9 tensors")
-    assert "9 tensors" in panel.totals.accessibleDescription()
+    qtbot.waitUntil(lambda: "9 tensors" in panel.totals.accessibleDescription())
     panel.filter.setFocus()
     qtbot.keyClick(panel.filter, Qt.Key.Key_Escape)
     assert panel.filter.text() == ""
