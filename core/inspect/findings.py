@@ -26,9 +26,11 @@ MOST_CHANNELS = 2  # that are named of one tensor and axis
 
 
 class FindingKind(Enum):
-    """outlier: channels (or values) far above the others. error: a tensor whose predicted SNR is far below the others'.
-    group gain: a tensor that finer scales would help."""
+    """refused: the format can not store the values, and a conversion stops there. outlier: channels (or values) far
+    above the others. error: a tensor whose predicted SNR is far below the others'. group gain: a tensor that finer
+    scales would help."""
 
+    REFUSED = "values that the format refuses"
     OUTLIER = "outlier channel"
     ERROR = "large error"
     GROUP_GAIN = "smaller groups gain"
@@ -40,8 +42,9 @@ class Finding:
     the source's own order).
 
     ratio: channel maximum over the median of channel maxima, or amax over p999 where no channel is named (outlier); dB
-    below the model's median SNR (error); dB that smaller groups gain (group gain). weight: for ranking, in dB, higher
-    is worse. text: one sentence. because: one clause for a rule's reason ('channel 1,247 is 38 × the median').
+    below the model's median SNR (error); dB that smaller groups gain (group gain); values that are not finite
+    (refused). weight: for ranking, in dB, higher is worse; inf for refused. text: one sentence. because: one clause for
+    a rule's reason ('channel 1,247 is 38 × the median').
     """
 
     kind: FindingKind
@@ -69,7 +72,8 @@ def findings(
     rows = list(rows)
     indices = {s.name: i for i, t in enumerate(plan.tensors) for s in t.source.sources if t.action is Action.QUANTIZE}
     known = [(r, indices[r.name]) for r in rows if r.name in indices]
-    found = [*_errors(known, plan), *_gains(known, plan)]
+    sound = [(r, i) for r, i in known if not _problem(r, plan.tensors[i].format_name)]
+    found = [*_refused(known, plan), *_errors(sound, plan), *_gains(sound, plan)]
     suspects = [(r, i, [c for c in r.worst if c.ratio >= THRESHOLD and _harms(c)]) for r, i in known]
     suspects.sort(key=lambda s: (-max((c.ratio for c in s[2]), default=0.0), -_loudness(s[0])))
     for number, (row, index, channels) in enumerate(suspects):
@@ -139,6 +143,34 @@ def _loud(plan: Plan, index: int, ratio: float) -> Finding:
 
 
 _Known = Sequence[tuple["SurveyRow", int]]
+
+
+def _problem(row: SurveyRow, format_name: str) -> str:
+    """Why the format can not store the tensor's values, one clause; '' when it can, as far as is known."""
+    lost = row.statistics.nonfinite if row.statistics is not None else 0
+    if lost:
+        values = "value that is" if lost == 1 else "values that are"
+        return f"it holds {lost:,} {values} NaN or infinite, which {format_name} can not store"
+    return row.predicted.problem.rstrip(".") if row.predicted is not None else ""
+
+
+def _refused(known: _Known, plan: Plan) -> list[Finding]:
+    found = []
+    for r, i in known:
+        t = plan.tensors[i]
+        if problem := _problem(r, t.format_name):
+            found.append(
+                Finding(
+                    kind=FindingKind.REFUSED,
+                    tensor=t.name,
+                    index=i,
+                    text=f"{_short(t.name)} stops the conversion: {problem}.",
+                    because=problem,
+                    ratio=float(r.statistics.nonfinite) if r.statistics is not None else 0.0,
+                    weight=math.inf,
+                )
+            )
+    return found
 
 
 def _errors(known: _Known, plan: Plan) -> list[Finding]:

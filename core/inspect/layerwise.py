@@ -183,7 +183,8 @@ class _Layerwise(ReferenceProgram):
                 yield (done := layer)
             self._token.check()
             self._prepare(step)
-            self._step(step)
+            with np.errstate(over="ignore", invalid="ignore"):  # a tap tells what is not finite, with its place
+                self._step(step)
         yield done + 1
         self._prepare(self._head)
         weight = self._head.weights[0]

@@ -53,7 +53,8 @@ class Remedy:
     """rules: put before the recipe's own; empty for the clipping search, which sets the recipe's `method`.
 
     possible: False with why_not, one clause. format: what the tensor gets. bytes_change: the new plan's total less the
-    old one's. before, after: errors of the tensor, infinite SNR where the bytes are copied; None when not possible.
+    old one's. before, after: errors of the tensor, infinite SNR where the bytes are copied; None when not possible, and
+    before when the present format refuses the values.
     sampled: measured on evenly spread rows; the same remedy comes again with the whole tensor measured.
     """
 
@@ -71,7 +72,9 @@ class Remedy:
 
     @property
     def gain_db(self) -> float:
-        """SNR after less SNR before, dB; inf when it becomes exact, 0 when both are."""
+        """SNR after less SNR before, dB; inf when it becomes exact or can be stored at all, 0 when both are exact."""
+        if self.before is None and self.after is not None:
+            return math.inf
         if self.before is None or self.after is None or self.before.snr_db == self.after.snr_db:
             return 0.0
         return self.after.snr_db - self.before.snr_db
@@ -85,7 +88,8 @@ class Remedy:
 def remedies(checkpoint: Checkpoint, plan: Plan, finding: Finding, token: CancelToken) -> Iterator[Remedy]:
     """All that the target can carry, and those that it can not with the reason; quick figures first (`sampled`).
 
-    What the tensor has already (a search, a zero point) is left out. Raises Cancelled.
+    What the tensor has already (a search, a zero point) is left out; formats that refuse its values are not possible.
+    Raises Cancelled.
     """
     t = plan.tensors[finding.index]
     if t.action is not Action.QUANTIZE or t.format is None:
@@ -99,12 +103,25 @@ def remedies(checkpoint: Checkpoint, plan: Plan, finding: Finding, token: Cancel
         elif not any(_same(planned, other) for _, other in priced):
             priced.append((remedy, planned))
     old = plan.recipe.method
-    whole = t.values <= SMALL
+    whole = t.values <= SMALL or finding.kind is FindingKind.REFUSED  # a sample may miss what is refused
     for exact in (True,) if whole else (False, True):
-        before = measured_error(checkpoint, t, old, token, exact)
+        before, _ = _measured(checkpoint, t, old, token, exact)
         for remedy, planned in priced:
-            after = measured_error(checkpoint, planned, remedy.method or old, token, exact)
-            yield replace(remedy, before=before, after=after, sampled=not exact)
+            after, why_not = _measured(checkpoint, planned, remedy.method or old, token, exact)
+            if after is None:
+                yield replace(remedy, possible=False, why_not=why_not, bytes_change=0)
+            else:
+                yield replace(remedy, before=before, after=after, sampled=not exact)
+
+
+def _measured(
+    checkpoint: Checkpoint, tensor: TensorPlan, method: Method, token: CancelToken, exact: bool
+) -> tuple[ErrorStats | None, str]:
+    """The error, or None and why the format refuses the values, one clause."""
+    try:
+        return measured_error(checkpoint, tensor, method, token, exact), ""
+    except UserError as error:
+        return None, error.message.rstrip(".")
 
 
 def measured_error(

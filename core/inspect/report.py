@@ -217,7 +217,9 @@ def look_at(
     """Statistics, picture and, with a plan, the error of one tensor. Raises UserError when it can not be read."""
     statistics, pyramid = inspect_tensor(checkpoint, tensor, token, expert)
     height, width = min(PICTURE[0], pyramid.rows), min(PICTURE[1], pyramid.columns)
-    cells = pyramid.pooled((0, pyramid.rows), (0, pyramid.columns), height, width)
+    cells = np.zeros((height, width), np.float32)
+    if cells.size:
+        cells = pyramid.pooled((0, pyramid.rows), (0, pyramid.columns), height, width)
     ranked = tuple(sorted(
         (*rank_channels(statistics.rows, 10), *rank_channels(statistics.columns, 10)), key=lambda c: -c.ratio
     ))  # fmt: skip

@@ -61,8 +61,8 @@ def row_data(row: SurveyRow) -> dict[str, Any]:
         "statistics": statistics_data(row.statistics) if row.statistics else None,
         "predicted": {
             "format": predicted.format,
-            "snr_db": predicted.snr_db,
-            "nrmse": predicted.nrmse,
+            "snr_db": None if predicted.problem else predicted.snr_db,
+            "nrmse": None if predicted.problem else predicted.nrmse,
             "sampled_values": predicted.sampled,
             "finer_gain_db": predicted.finer_gain_db,
             "problem": predicted.problem,

@@ -34,15 +34,16 @@ def tensor_section(t: TensorReport) -> str:
     if s.nonfinite:
         facts.append(f'<span class="bad">{s.nonfinite:,} NaN or infinite</span>')
     parts = [f"<h3>{escape(name)}</h3><p>{'; '.join(facts)}.</p>", _quantized(t)]
-    parts.append(
-        heat_figure(
-            heat_map(t.cells, _DARKEST),
-            f"Heat map of the magnitudes of {name}",
-            f"Each of {t.cells.shape[0]:,} × {t.cells.shape[1]:,} cells is the largest |w| in it; rows are output "
-            "channels, columns are input channels.",
-            "weight units",
+    if t.cells.size:
+        parts.append(
+            heat_figure(
+                heat_map(t.cells, _DARKEST),
+                f"Heat map of the magnitudes of {name}",
+                f"Each of {t.cells.shape[0]:,} × {t.cells.shape[1]:,} cells is the largest |w| in it; rows are output "
+                "channels, columns are input channels.",
+                "weight units",
+            )
         )
-    )
     for stats, what in ((s.columns, "Input channels (columns)"), (s.rows, "Output channels (rows)")):
         if len(stats.max) > 1:
             parts.append(_profile(name, stats, what, t.outliers))

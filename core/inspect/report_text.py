@@ -46,11 +46,13 @@ def _rows(rows: tuple[SurveyRow, ...]) -> Iterator[str]:
     ]
     yield from _table("The largest outlier ratios", ("tensor", "range", "ratio", "kurtosis"), lines)
     for r, s in [(r, s) for r, s in known if s.nonfinite][:LINES]:
-        yield f"  warning: {r.name} has {s.nonfinite:,} values that are NaN or infinite"
+        values = "value that is" if s.nonfinite == 1 else "values that are"
+        yield f"  warning: {r.name} has {s.nonfinite:,} {values} NaN or infinite"
     predicted = [(r, r.predicted) for r in rows if r.predicted is not None]
     for r, p in [(r, p) for r, p in predicted if p.problem][:LINES]:
         yield f"  {r.name} can not be stored as {p.format}: {p.problem}"
-    worst = sorted(((r, p) for r, p in predicted if math.isfinite(p.snr_db)), key=lambda pair: pair[1].snr_db)
+    measured = [(r, p) for r, p in predicted if math.isfinite(p.snr_db) and not p.problem]
+    worst = sorted(measured, key=lambda pair: pair[1].snr_db)
     lines = [
         (
             r.name,

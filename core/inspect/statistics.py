@@ -172,6 +172,7 @@ class ValueSums:
         magnitudes, each, total = levels[seen], each[seen], int(each.sum())
         finite = int(each.sum())
         exact = self.dtype != "F32"
+        values = times = np.zeros(0)
         zeros = self._zeros
         low, high = (self._low, self._high) if finite and not exact else (0.0, 0.0)
         if exact:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 import torch
 from job_help import convert
 from read_png import read_png
+from safetensors.torch import save_file
 from tiny_models import write_llama
 
 from core.cli import main
@@ -69,7 +72,7 @@ def test_a_planted_outlier_is_the_first_line(capsys, folder) -> None:
     lines = out.splitlines()
     start = lines.index("The largest outlier ratios")
     assert lines[start + 2].split()[0] == DOWN
-    assert "q_proj.weight has 1 values that are NaN or infinite" in out
+    assert "q_proj.weight has 1 value that is NaN or infinite" in out
 
 
 def test_one_tensor_closely(capsys, sound) -> None:
@@ -287,3 +290,43 @@ def test_nothing_is_overwritten_unasked(capsys, sound, tmp_path, monkeypatch) ->
     code, out, _ = run(capsys, sound, "--tensor", DOWN, "--html")
     assert code == 0
     assert Path("sound-inspect.html").is_file()
+
+
+def test_a_damaged_model_is_judged_without_the_damaged_tensor(capsys, folder) -> None:
+    code, out, err = run(capsys, folder, "--to", "Q4_0")
+    assert code == 0, err
+    name = "model.layers.0.self_attn.q_proj.weight"
+    assert f"warning: {name} has 1 value that is NaN or infinite" in out
+    lowest = out[out.index("The lowest predicted SNRs") : out.index("Findings")]
+    assert name not in lowest
+    assert DOWN in lowest
+    assert "blk.0.attn_q stops the conversion" in out
+    rows = {t["name"]: t["predicted"] for t in as_json(capsys, folder, "--to", "Q4_0")["tensors"]}
+    assert rows[name]["snr_db"] is None
+    assert rows[DOWN]["snr_db"] > 10
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (64, 0), (0,)])
+def test_a_tensor_without_values(capsys, tmp_path, shape) -> None:
+    path = tmp_path / "empty.safetensors"
+    save_file({"empty": torch.zeros(shape), "other": torch.ones(4, 4)}, path)
+    (found,) = as_json(capsys, path, "--tensor", "empty")["details"]
+    assert (found["statistics"]["values"], found["statistics"]["amax"]) == (0, 0)
+    assert run(capsys, path, "--tensor", "empty")[0] == 0
+    code, _, err = run(capsys, path, "--tensor", "empty", "--html", "-o", tmp_path / "page.html")
+    assert code == 0, err
+    assert "<img" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_model_that_overflows_is_refused_without_noise(tmp_path) -> None:
+    """In a process of its own: what numpy has warned of once it is silent about."""
+
+    def enlarge(tensors):
+        for weight in tensors.values():
+            weight *= 1e30
+
+    source = write_llama(tmp_path / "huge", change=enlarge)
+    words = [sys.executable, "-m", "core.cli", "inspect", str(source), "--activations", "--tokens", "8"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0].startswith("The input of blk.0.attn_output is not finite")

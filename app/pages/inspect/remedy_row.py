@@ -89,6 +89,8 @@ def signed_bytes(change: int) -> str:
 def gain_text(remedy: Remedy) -> str:
     """'SNR 18.20 → 24.22 dB, error −50 %': of the tensor, and of its RMS error."""
     before, after = (s.snr_db if s is not None else math.inf for s in (remedy.before, remedy.after))
+    if remedy.before is None:
+        return f"SNR {format_decibels(after)}; as planned it can not be stored"
     if math.isfinite(before) and math.isfinite(after):
         share = 10 ** ((before - after) / 20) - 1
         words = f"SNR {before:.2f} → {format_decibels(after)}, error {format_percent(share, 0, signed=True)}"

@@ -26,6 +26,7 @@ from core.inspect.remedies import (
     measured_error,
     remedies,
 )
+from core.inspect.survey import survey
 from core.output import output_size
 from core.plan import Action, make_plan
 from core.progress import CancelToken
@@ -251,6 +252,8 @@ class Row:
 @dataclass
 class Figures:
     outlier_ratio: float = 1.5
+    nonfinite: int = 0
+    problem: str = ""
     snr_db: float = 20.0
     finer_gain_db: float | None = 0.5
     extra: dict[str, float] = field(default_factory=dict)
@@ -342,3 +345,29 @@ def test_a_quantized_source_is_kept_as_it_is(tmp_path, llama):
     keep = next(r for r in offered if r.kind is RemedyKind.KEEP)
     assert (keep.title, keep.format, keep.after.snr_db) == ("Keep as it is", "Q5_0", math.inf)
     assert sum(r.format == "Q5_0" for r in offered) == 1
+
+
+def test_values_that_the_format_refuses_come_first_and_are_kept(tmp_path):
+    """One NaN does not keep the rest of the model from being judged."""
+
+    def spoil(tensors):
+        plant(tensors)
+        tensors["model.layers.1.mlp.up_proj.weight"][3, 5] = torch.nan
+
+    with open_checkpoint(write_llama(tmp_path / "spoilt", change=spoil)) as checkpoint:
+        plan = make_plan(checkpoint, Recipe("Q4_0"))
+        found = findings(survey(checkpoint, plan, CancelToken(), tmp_path / "cache"), plan)
+        assert [f.kind for f in found[:2]] == [FindingKind.REFUSED, FindingKind.OUTLIER]
+        assert {f.tensor for f in found[1:]} == {"blk.0.ffn_down.weight"}, "its error is no figure"
+        assert found[0].text == (
+            "blk.1.ffn_up stops the conversion: it holds 1 value that is NaN or infinite, which Q4_0 can not store."
+        )
+        offered = list(remedies(checkpoint, plan, found[0], CancelToken()))
+        (kept,) = [r for r in offered if r.possible]
+        assert (kept.kind, kept.before, kept.after.snr_db, kept.gain_db) == (RemedyKind.KEEP, None, math.inf, math.inf)
+        assert all("NaN" in r.why_not and r.bytes_change == 0 for r in offered if r.format == "Q8_0")
+        after = make_plan(checkpoint, apply(plan.recipe, kept))
+        assert after.bytes_total - plan.bytes_total == kept.bytes_change
+        convert(checkpoint, after, tmp_path / "kept.gguf")
+        named = channel_finding(plan, found[0].index, OutlierChannel("input", 5, 6.0, 2.0, 9.0))
+        assert [r.kind for r in remedies(checkpoint, plan, named, CancelToken()) if r.possible] == [RemedyKind.KEEP]
