@@ -3,8 +3,9 @@
     python tests/benchmarks/encode_rate.py [--ggml libggml-base.so] [--types Q4_0,Q4_K] [--isa cpu:avx2]
 
 Error is nRMSE = ‖W−Ŵ‖/‖W‖ in percent; with importance the squares are weighted by it. Rates are medians in 10⁶ values a
-second of processor time, ratios are ours over llama.cpp's. The ggml library is that of the `xllamacpp` package unless another is named;
-like with like is --isa cpu:avx2 with one built with -march=haswell, cpu:baseline with one of -march=x86-64.
+second of processor time, ratios are ours over llama.cpp's. The ggml library is that of the `xllamacpp` package unless
+another is named. Like with like is --isa cpu:avx2 with a library built with -march=haswell, cpu:baseline with one of
+-march=x86-64.
 """
 
 from __future__ import annotations
