@@ -70,6 +70,7 @@ def test_remedy_changes_the_plan_by_the_bytes_it_said(window, qtbot, panel, kind
     choose(window, qtbot, panel)
     row = remedy_row(panel, kind)
     assert row.bytes.text().startswith("+")
+    price, gain = row.bytes.text(), row.gain.text()
     click(qtbot, row.put)
     qtbot.waitUntil(lambda: store.current.plan is not plan and idle(window), timeout=LONG)
     assert store.current.plan.bytes_total - plan.bytes_total == row.remedy.bytes_change > 0
@@ -80,6 +81,7 @@ def test_remedy_changes_the_plan_by_the_bytes_it_said(window, qtbot, panel, kind
     assert planned.reason == rule.reason
     assert Recipe.from_json(store.current.recipe.to_json()).rules[0].reason == rule.reason
     assert str(CHANNEL) in panel.done.text()
+    assert f"{price}, {gain}" in panel.done.text(), "price and gain stay in sight"
     recipe_page = window.page("recipe")
     shown = recipe_page.advanced.rules.table.model.rows()
     assert [(r.count, r.reason) for r in shown] == [(1, rule.reason)], "the Recipe page follows"
@@ -138,6 +140,43 @@ def test_a_remedy_without_a_plan_is_an_error_in_place(window, qtbot, panel, monk
     assert "can not be planned" in panel.error.message.text()
     assert window.services.session.current.recipe is recipe
     assert remedy_row(panel, "8 bits here").put.isEnabled()
+
+
+def test_what_the_tensor_keeps_as_planned_is_said_beside_the_median(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    choose(window, qtbot, panel)
+    found = window.page("inspect").state.survey[SPOILT].predicted
+    assert panel.now.isVisible()
+    assert f"In Q4_0 the tensor keeps {found.snr_db:.1f} dB" in panel.now.text()
+
+
+def test_in_a_narrow_window_the_findings_stand_alone(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    page = window.page("inspect")
+    window.resize(900, 600)
+    qtbot.waitUntil(lambda: not page.tabs.isVisible() and panel.width() > 600, timeout=LONG)
+    choose(window, qtbot, panel)
+    panel.list.itemActivated.emit(panel.list.currentItem())
+    qtbot.waitUntil(lambda: "tensor" in page.views and page.views["tensor"].isVisible(), timeout=LONG)
+    assert not panel.isVisible()
+    assert page.state.tensor.name == SPOILT
+
+
+def test_findings_come_whichever_view_is_in_front(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    recipe = open_recipe(window, qtbot, write_llama(tmp_path / "planted", change=plant))
+    recipe.set_recipe(Recipe(target="Q4_0"))
+    wait_plan(window, qtbot, "Q4_0")
+    page = window.page("inspect")
+    page.show_view("group")
+    window.show_page("inspect")
+    qtbot.waitUntil(lambda: "group" in page.views, timeout=LONG)
+    click(qtbot, page.findings)
+    made = page.views["panel"]
+    qtbot.waitUntil(lambda: bool(made.findings) and idle(window), timeout=LONG)
+    assert made.findings[0].channel == CHANNEL
+    recipe.set_recipe(Recipe(target="Q8_0"))
+    qtbot.waitUntil(
+        lambda: all(row.predicted is None or row.predicted.format != "Q4_0" for row in page.state.survey.values()),
+        timeout=LONG,
+    )
 
 
 def test_without_a_model_or_plan_the_next_step_is_said(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]

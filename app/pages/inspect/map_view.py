@@ -59,6 +59,7 @@ class MapView(QWidget):
         self._surveyed: tuple[Checkpoint, Plan | None] | None = None  # what the rows are of, once the survey has begun
         self._job: Job | None = None
         self._paused = False
+        self._follower: QWidget | None = None  # shows what the survey finds while the map itself is hidden
         self._rest = REFRESH
         self._steps: deque[Callable[[], None]] = deque()  # a turn of the event loop each
         self._make_parts()
@@ -153,7 +154,7 @@ class MapView(QWidget):
         self.error.hide()
         self.map.clear()
         QTimer.singleShot(1, self, self._place_tensors)
-        if self.isVisible():
+        if self._looked_at():
             self._start_if_needed()
 
     def _place_tensors(self) -> None:
@@ -163,8 +164,16 @@ class MapView(QWidget):
         self._mark()
 
     def _on_plan(self) -> None:
-        if self.isVisible():
+        if self._looked_at():
             self._plan_timer.start()
+
+    def follow(self, follower: QWidget) -> None:
+        """Survey as long as `follower` can be seen, too."""
+        self._follower = follower
+        self._plan_timer.start(0 if self._surveyed is None else PLAN_REST)
+
+    def _looked_at(self) -> bool:
+        return self.isVisible() or (self._follower is not None and self._follower.isVisible())
 
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
@@ -172,7 +181,8 @@ class MapView(QWidget):
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
-        self._plan_timer.stop()  # what runs goes on: it is wanted when somebody comes back
+        if not self._looked_at():
+            self._plan_timer.stop()  # what runs goes on: it is wanted when somebody comes back
 
     def _start_if_needed(self) -> None:
         checkpoint, plan = self._state.checkpoint, self._state.plan

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 
 from PySide6.QtCore import QStringListModel, QTimer
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractButton,
     QComboBox,
@@ -26,7 +27,9 @@ from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_
 from app.widgets.calm import CalmCombo
 from app.widgets.text import term
 
-PANEL_WIDTH = 300  # px of findings and remedies beside a view
+PANEL_WIDTH = 300  # px of findings and remedies beside a view …
+NARROW = 860  # … and of the page below which they stand in its place: both together would be cut off
+NO_LIMIT = (1 << 24) - 1  # px, Qt's largest width
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class InspectPage(Page):
     def shown(self) -> None:
         self._show_formats()
         QTimer.singleShot(1, self, self._make_current)  # the page is painted before
+        if self.findings.isChecked():
+            self._survey()
 
     def look_at(self, name: str) -> None:
         """Show a tensor of the open model."""
@@ -92,6 +97,8 @@ class InspectPage(Page):
     def show_view(self, key: str) -> None:
         """'map', 'tensor', 'activations', 'group' or 'compare'."""
         self.tabs.setCurrentIndex([spec.key for spec in VIEWS].index(key))
+        if self.findings.isChecked() and self.width() < NARROW:
+            self.findings.click()  # they stand where the view is wanted
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
@@ -198,6 +205,26 @@ class InspectPage(Page):
         if on and "panel" not in self.views:
             self.views["panel"] = self._make(PANEL, self._panel_place)
         self._panel_place.setVisible(on)
+        self._share_room()
+        if on:
+            self._survey()
+
+    def _share_room(self) -> None:
+        """View and findings beside each other, or the findings alone where that would cut off both."""
+        alone = self.findings.isChecked() and self.width() < NARROW
+        self._panel_place.setMinimumWidth(0 if alone else PANEL_WIDTH)
+        self._panel_place.setMaximumWidth(NO_LIMIT if alone else PANEL_WIDTH)
+        self.tabs.setVisible(not alone)
+
+    def _survey(self) -> None:
+        """Findings follow the Map's pass over the model, whichever view is in front."""
+        if "map" not in self.views:
+            self.views["map"] = self._make(VIEWS[0].made, self.tabs.widget(0))
+        self.views["map"].follow(self._panel_place)  # type: ignore[attr-defined]
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._share_room()
 
     # ---- state -----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Any
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
@@ -18,7 +20,7 @@ from PySide6.QtWidgets import (
 
 from app.jobs.inspect_more import FINDINGS_KEY, REMEDIES_KEY, Offered, findings_work, remedies_work
 from app.jobs.plan import PLAN_KEY, PlanReply, plan_work
-from app.pages.inspect.remedy_row import RemedyRow
+from app.pages.inspect.remedy_row import RemedyRow, gain_text, signed_bytes
 from app.pages.inspect.state import InspectState
 from app.services import Services
 from app.theme import SPACE_1, SPACE_2
@@ -75,6 +77,7 @@ class RemediesPanel(QWidget):
         state.plan_changed.connect(self._on_plan)
         state.survey_changed.connect(self._renew)
         self.list.currentItemChanged.connect(lambda item, _old: self._on_item(item))
+        self.list.itemActivated.connect(lambda _item: state.open(self._source))
         self._show_findings(())
 
     # ---- parts -----------------------------------------------------------------------------------------------------
@@ -83,7 +86,7 @@ class RemediesPanel(QWidget):
         self.count = label("", "muted")
         self.list = QListWidget()
         self.list.setAccessibleName("Findings, worst first")
-        self.list.setToolTip("Choose one to see what can be done about it")
+        self.list.setToolTip("Choose one to see what can be done about it; Enter or a double click shows its tensor")
         self.list.setWordWrap(True)
         self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.list.setMinimumHeight(96)
@@ -91,6 +94,9 @@ class RemediesPanel(QWidget):
         self.none = label("", "muted", wrap=True)
         self.none.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.heading = label("", "heading", wrap=True)
+        self.now = label("", "muted", wrap=True)
+        self.now.setAccessibleName("What the tensor keeps as planned")
+        self.now.setToolTip(explain("SNR"))
         self.working = label("", "muted", wrap=True)
         self.error = InlineError()
         self.done = label("", "ok", wrap=True)
@@ -110,6 +116,7 @@ class RemediesPanel(QWidget):
         inner = QVBoxLayout(inside)
         inner.setContentsMargins(0, 0, SPACE_1, 0)
         inner.setSpacing(SPACE_2)
+        inner.addWidget(self.now)
         inner.addWidget(self.heading)
         inner.addWidget(self.working)
         inner.addLayout(self._column)
@@ -182,19 +189,17 @@ class RemediesPanel(QWidget):
         if self._state.plan is None:
             return "There is no plan yet. Choose a format on the Recipe page; what it loses is listed here."
         if not self._state.survey:
-            return "Open the Map: once its pass over the model has begun, what stands out is listed here."
+            return "The model is being measured. What stands out is listed here as it comes."
         return "Nothing stands out so far: no channel or tensor loses much more than the others."
 
     def _on_item(self, item: QListWidgetItem | None) -> None:
         finding = item.data(FINDING) if item is not None else None
         self.chosen = finding
-        self._show_remedies_of(finding)
         plan = self._state.plan
-        if finding is None or plan is None:
-            return
-        sources = plan.tensors[finding.index].source.sources
+        sources = plan.tensors[finding.index].source.sources if finding is not None and plan is not None else ()
         self._source = sources[0].name if sources else ""
-        if sources:
+        self._show_remedies_of(finding)
+        if finding is not None and sources:
             self._state.choose(self._source)
             self._state.choose_channel(finding.axis or "input", finding.channel)
 
@@ -209,6 +214,7 @@ class RemediesPanel(QWidget):
         self.rows = []
         self.heading.setVisible(finding is not None)
         self.heading.setText("What can be done")
+        self._show_now(finding)
         checkpoint, plan = self._state.checkpoint, self._state.plan
         if finding is None or checkpoint is None or plan is None:
             self.working.setText("Choose a finding to see what can be done about it." if finding is None else "")
@@ -220,6 +226,21 @@ class RemediesPanel(QWidget):
             "Price remedies", remedies_work(checkpoint, plan, finding), lambda _none: self._on_priced(),
             self._on_error, self._on_offers, latest_key=REMEDIES_KEY, owner=self,
         )  # fmt: skip
+
+    def _show_now(self, finding: Any) -> None:
+        """How much the format leaves of the tensor at present, so that one sees whether anything has to be done."""
+        row = self._state.survey.get(self._source) if finding is not None else None
+        found = row.predicted if row is not None else None
+        known = found is not None and not found.problem and math.isfinite(found.snr_db)
+        self.now.setVisible(known)
+        if not known:
+            return
+        others = (r.predicted for r in self._state.survey.values() if r.predicted is not None)
+        middle = median(p.snr_db for p in others if not p.problem and math.isfinite(p.snr_db))
+        self.now.setText(
+            f"In {found.format} the tensor keeps {found.snr_db:.1f} dB on a sample, the model's median tensor "
+            f"{middle:.1f} dB."
+        )
 
     def _on_offers(self, offers: tuple[Offered, ...]) -> None:
         for remedy in (o.result for o in offers):
@@ -254,11 +275,13 @@ class RemediesPanel(QWidget):
         from core.inspect.remedies import apply
 
         recipe = self._services.session.current.recipe
-        if recipe is None or self._pending is not None:
+        if recipe is None or self.chosen is None or self._pending is not None:
             return
         after = apply(recipe, remedy)
-        because = self.chosen.because if self.chosen is not None else ""
-        words = f"{self.chosen.tensor}: {remedy.title}" + (f" ({because})" if because else "")
+        because = f" ({self.chosen.because})" if self.chosen.because else ""
+        words = (
+            f"{self.chosen.tensor}: {remedy.title}{because}. {signed_bytes(remedy.bytes_change)}, {gain_text(remedy)}."
+        )
         self._begin(Change(recipe, after, words), after, undoing=False)
 
     def _undo(self) -> None:
