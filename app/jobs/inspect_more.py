@@ -28,6 +28,7 @@ COMPARE_KEY = "inspect-compare"
 FINDINGS_KEY = "inspect-findings"
 REMEDIES_KEY = "inspect-remedies"
 
+LARGEST = -1  # GroupAsk.column: where the row's largest |w| is
 AS_IN_FILE = "file"  # GroupAsk.opened: as the open file has it, before anything is converted
 SPAN = 256  # columns under several granularities at once
 MOST_TEXT = 1 << 20  # characters of a text file that are read
@@ -36,7 +37,8 @@ MOST_ROWS = 64  # of a tensor that are read to show it under one scale; more onl
 
 @dataclass(frozen=True)
 class GroupAsk:
-    """Which group: row and column of the source tensor; '' as format for the plan's own.
+    """Which group: row and column of the source tensor, LARGEST for the column of the row's largest |w|; '' as format
+    for the plan's own.
 
     bits, symmetric: of the granularities side by side. opened: the granularity whose group is looked at, by its name;
     '' for the group as the format stores it, AS_IN_FILE for the group as the open file has it.
@@ -63,7 +65,8 @@ class OpenedVariant:
 class GroupReply:
     """group: as the format stores it, with what its scale can store as `levels`; None for teaching data and where
     problem says why. rows, columns: of the tensor. variants: the same weights under several granularities, and weights:
-    those, float32, from column `first` on. opened: the group of the granularity that was asked for.
+    those, float32, from column `first` on. opened: the group of the granularity that was asked for. column: what was
+    looked at.
     """
 
     group: GroupMap | None
@@ -76,6 +79,7 @@ class GroupReply:
     first: int
     opened: OpenedVariant | None
     problem: UserError | None = None
+    column: int = 0
 
 
 def group_work(
@@ -84,12 +88,17 @@ def group_work(
     """The result is a GroupReply. extent: lowest and highest value of the whole tensor, if they are known."""
 
     def work(token: CancelToken) -> GroupReply:
+        import numpy as np
+
         from core.inspect.grid import group_grid
         from core.inspect.group_map import planned_group, stored_group
 
         group, problem = None, None
         rows, columns = tensor.rows, tensor.columns
         row, column = min(ask.row, rows - 1), min(ask.column, columns - 1)
+        block, start = _rows_around(checkpoint, tensor, row)
+        if ask.column == LARGEST:
+            column = int(np.abs(block[row - start]).argmax())
         try:
             there = planned_place(plan, tensor, row) if plan is not None and ask.opened != AS_IN_FILE else None
             if plan is None or there is None:
@@ -103,14 +112,13 @@ def group_work(
             problem = error
         token.check()
         levels = group_grid(group).levels if group is not None else None
-        block, start = _rows_around(checkpoint, tensor, row)
         span = _span(column, columns)
         try:
             variants, opened = _variants(block, row - start, span, column, ask, extent)
         except UserError as error:
             variants, opened, problem = (), None, problem or error
         weights = block[row - start, span[0] : span[1]]
-        return GroupReply(group, levels, rows, columns, row, variants, weights, span[0], opened, problem)
+        return GroupReply(group, levels, rows, columns, row, variants, weights, span[0], opened, problem, column)
 
     return work
 

@@ -194,7 +194,10 @@ def test_another_tensor_drops_what_was_shown(window, qtbot, view) -> None:  # ty
     state.choose_channel("input", 130)
     assert settle(window, qtbot, view).rows[0].column == 128
     state.choose_channel("output", 7)
-    assert "row 7" in settle(window, qtbot, view).title
+    group = settle(window, qtbot, view)
+    assert "row 7" in group.title
+    values = state.checkpoint.read_rows(state.tensor, 7, 8)[0]
+    assert int(np.abs(values).argmax()) in [row.column for row in group.rows], "the group that the row stands out by"
 
 
 def test_works_only_while_it_is_looked_at(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
@@ -248,7 +251,7 @@ def test_a_quantized_file_shows_what_it_holds(window, qtbot, tmp_path: Path) -> 
 
 def test_narrow_windows_give_the_table_a_tab(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
     assert [view.tabs.tabText(n) for n in range(view.tabs.count())] == ["One group", "Side by side"]
-    window.resize(900, 600)
+    window.resize(1020, 600)
     click(qtbot, window.page("inspect").findings)
     qtbot.waitUntil(lambda: view.tabs.count() == 3, timeout=LONG)
     view.tabs.setCurrentIndex(1)

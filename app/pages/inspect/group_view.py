@@ -8,7 +8,7 @@ from PySide6.QtCore import QEvent, QObject, QTimer
 from PySide6.QtGui import QGuiApplication, QHideEvent, QShowEvent
 from PySide6.QtWidgets import QCheckBox, QHBoxLayout, QTabWidget, QVBoxLayout, QWidget
 
-from app.jobs.inspect_more import AS_IN_FILE, GROUP_KEY, GroupAsk, GroupReply, group_work, teaching_work
+from app.jobs.inspect_more import AS_IN_FILE, GROUP_KEY, LARGEST, GroupAsk, GroupReply, group_work, teaching_work
 from app.models.table import Column, RowsModel
 from app.models.table_view import TablePanel
 from app.pages.inspect.byte_strip import ByteArea
@@ -206,6 +206,7 @@ class GroupView(QWidget):
             self._column = state.channel
         elif state.channel <= self.controls.row.maximum():
             self.controls.set_rows(self.controls.row.maximum() + 1, state.channel)
+            self._column = LARGEST  # the row stands out by it
         self._renew()
 
     # ---- asking ----------------------------------------------------------------------------------------------------
@@ -244,6 +245,8 @@ class GroupView(QWidget):
     def _on_reply(self, reply: GroupReply) -> None:
         self._stale = False
         self._reply = reply
+        if self._column == LARGEST:
+            self._column = reply.column
         self.error.hide()
         group: ShownGroup | None = None
         if reply.opened is not None:
