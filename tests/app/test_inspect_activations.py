@@ -114,6 +114,18 @@ def test_one_layer_shows_activations_beside_their_weights(window, qtbot, view) -
     assert page.tabs.tabText(page.tabs.currentIndex()) == "Tensor"
 
 
+def test_the_worst_place_comes_first_and_its_choice_goes_where_it_says_nothing(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
+    run(qtbot, view)
+    worst = next((a for a in view.found.breaking() if a.layer is not None), None)
+    assert worst is not None
+    assert view.place.currentData() is worst.place
+    assert "With a scale a token" in view.summary.text()
+    assert view.place.isVisible()
+    view.tabs.setCurrentWidget(view._layer_tabs.split)
+    assert not view.place.isVisible()
+    assert view.threshold.isVisible(), "the table's share is that above the line"
+
+
 def test_choosing_a_tensor_shows_its_input(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
     run(qtbot, view)
     window.page("inspect").state.choose("model.layers.1.mlp.down_proj.weight")

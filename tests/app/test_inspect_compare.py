@@ -80,6 +80,10 @@ def test_source_and_latest_result_are_chosen_by_themselves(window, qtbot, tmp_pa
         assert mine[name].error.max_error == pytest.approx(error.max_error, rel=1e-5), name
     assert "tensors compared" in view.summary.text()
     assert "Lowest SNR" in view.summary.text()
+    errors = [
+        r.error.snr_db for r in (view.table.model.row_at(i) for i in range(view.table.model.rowCount())) if r.error
+    ]
+    assert errors == sorted(errors), "what suffers most is seen first"
 
 
 def test_missing_and_reshaped_tensors_are_said_in_words(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,5 +121,13 @@ def in_words(activations: Activations, threshold: float) -> str:
         return f"{words} One INT8 scale holds for every one of the {len(reached)} inputs."
     return (
         f"{words} One INT8 scale breaks {len(broken)} of {len(reached)} inputs, worst: {layer_name(broken[0]).lower()} "
-        f"({format_decibels(broken[0].tensor_snr_db)})."
+        f"({format_decibels(broken[0].tensor_snr_db)}). With a scale a token {_fewer(broken)}."
     )
+
+
+def _fewer(broken: Sequence[ActivationLayer]) -> str:
+    """How many of those inputs lose as much with a scale for each token."""
+    from core.inspect.activations import BREAK_DB
+
+    left = sum(not a.token_snr_db >= BREAK_DB for a in broken)
+    return "none of them does" if not left else f"{left} of them still {'do' if left > 1 else 'does'}"

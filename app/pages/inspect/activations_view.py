@@ -136,14 +136,17 @@ class ActivationsView(QWidget):
         head.addWidget(self.progress, 1)
         head.addWidget(self.state_text, 1)
         self._choice = QWidget()
+        self._choice_words: dict[QWidget, QWidget] = {}
         choice = QHBoxLayout(self._choice)
         choice.setContentsMargins(0, 0, 0, 0)
         choice.setSpacing(SPACE_2)
-        for words, widget in (("Input", self.place), ("Threshold", self.threshold)):
-            word = term("LLM.int8() threshold" if widget is self.threshold else words.casefold(), words, "muted")
-            word.setBuddy(widget)
+        fields: tuple[tuple[str, QWidget], ...] = (("Input", self.place), ("Threshold", self.threshold))
+        for words, field in fields:
+            word = term("LLM.int8() threshold" if field is self.threshold else words.casefold(), words, "muted")
+            word.setBuddy(field)
             choice.addWidget(word)
-            choice.addWidget(widget)
+            choice.addWidget(field)
+            self._choice_words[field] = word
         self.tabs = QTabWidget()
         self.tabs.setDocumentMode(True)
         self.tabs.tabBar().setDrawBase(False)
@@ -178,6 +181,7 @@ class ActivationsView(QWidget):
         self._state.tensor_changed.connect(self._on_tensor)
         self.text_kind.activated.connect(lambda _row: self._on_text_kind())
         self.place.activated.connect(lambda _row: self._show_place())
+        self.tabs.currentChanged.connect(lambda _tab: self._show_choice())
         self.threshold.valueChanged.connect(self._set_threshold)
         self.profile.threshold_moved.connect(self._on_line)
         self.map.cell_chosen.connect(self._on_cell)
@@ -261,6 +265,8 @@ class ActivationsView(QWidget):
             if any(a.place is place and a.layer is not None for a in found.layers):
                 words = place.value
                 self.place.addItem(words[:1].upper() + words[1:], place)
+        worst = next((a.place for a in found.breaking() if a.layer is not None), None)
+        self.place.setCurrentIndex(max(0, self.place.findData(worst)))
         self._show_summary()
         self._stack.setCurrentIndex(1)
         self._turns.do(
@@ -270,6 +276,12 @@ class ActivationsView(QWidget):
     def _show_summary(self) -> None:
         if self.found is not None:
             self.summary.setText(in_words(self.found, self.threshold_value))
+
+    def _show_choice(self) -> None:
+        """The table has the inputs of all places: which one the other tab shows would be misunderstood there."""
+        on = self._depth_tabs.in_front()
+        for part in (self.place, self._choice_words[self.place]):
+            part.setVisible(on)
 
     def _show_place(self) -> None:
         self._turns.do((self._show_map, self._show_profile))

@@ -57,6 +57,7 @@ def compare_columns() -> tuple[Column, ...]:
     )  # fmt: skip
 
 
+SNR_COLUMN = 2
 WIDTHS = (
     "layers.23.self_attn.v_proj mm",
     "BF16 → Q4_K",
@@ -135,7 +136,8 @@ def _worst(row: CompareRow) -> str:
     if not row.worst:
         return "–"
     first = worst_first(row)[0]
-    return f"{first.axis} {format_count(first.index)} ({format_percent(first.share, 0)})"
+    share = format_percent(first.share, 0 if first.share >= 0.01 else 1)
+    return f"{first.axis} {format_count(first.index)} ({share})"
 
 
 def _snr(row: CompareRow) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QTimer
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtGui import QGuiApplication, QShowEvent
 from PySide6.QtWidgets import (
     QFileDialog,
@@ -23,7 +23,7 @@ from app.jobs.convert_queue import ConversionQueue, Entry
 from app.jobs.inspect_more import COMPARE_KEY, Compared, compare_work
 from app.jobs.runner import Job, JobState
 from app.models.table import RowsModel
-from app.pages.inspect.compare_rows import WIDTHS, compare_columns, details, in_words
+from app.pages.inspect.compare_rows import SNR_COLUMN, WIDTHS, compare_columns, details, in_words
 from app.pages.inspect.narrow_table import NarrowTable
 from app.pages.inspect.state import InspectState
 from app.services import Services
@@ -90,6 +90,7 @@ class CompareView(QWidget):
             filter_hint="Filter by name, format or result",
         )
         self.table.stretches = True
+        self.table.view.sortByColumn(SNR_COLUMN, Qt.SortOrder.AscendingOrder)  # what suffers most is seen first
         self.details = label("", "muted", wrap=True, selectable=True)
         self.details.setAccessibleName("Worst channels")
         self.open = quiet_button(

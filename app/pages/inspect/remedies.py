@@ -231,9 +231,8 @@ class RemediesPanel(QWidget):
         """How much the format leaves of the tensor at present, so that one sees whether anything has to be done."""
         row = self._state.survey.get(self._source) if finding is not None else None
         found = row.predicted if row is not None else None
-        known = found is not None and not found.problem and math.isfinite(found.snr_db)
-        self.now.setVisible(known)
-        if not known:
+        if found is None or found.problem or not math.isfinite(found.snr_db):
+            self.now.hide()
             return
         others = (r.predicted for r in self._state.survey.values() if r.predicted is not None)
         middle = median(p.snr_db for p in others if not p.problem and math.isfinite(p.snr_db))
@@ -241,6 +240,7 @@ class RemediesPanel(QWidget):
             f"In {found.format} the tensor keeps {found.snr_db:.1f} dB on a sample, the model's median tensor "
             f"{middle:.1f} dB."
         )
+        self.now.show()
 
     def _on_offers(self, offers: tuple[Offered, ...]) -> None:
         for remedy in (o.result for o in offers):

@@ -33,6 +33,10 @@ class SideTabs(QObject):
         tabs.addTab(self.split, titles[0])
         tabs.installEventFilter(self)
 
+    def in_front(self) -> bool:
+        """Whether the tab of either part is the current one."""
+        return self._tabs.currentWidget() in (self.split, self._own_tab)
+
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if watched is self._tabs and event.type() == QEvent.Type.Resize:
             self._fit()
