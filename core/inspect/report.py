@@ -17,7 +17,7 @@ from core.inspect.grid import Grid, group_grid
 from core.inspect.group_map import planned_group
 from core.inspect.layerwise import TOKENS, measure_activations
 from core.inspect.outliers import OutlierChannel, outlier_channels, rank_channels
-from core.inspect.remedies import Finding, Remedy, findings, remedies
+from core.inspect.remedies import Finding, FindingKind, Remedy, findings, remedies
 from core.inspect.statistics import TensorStatistics, inspect_tensor
 from core.inspect.survey import SurveyRow, survey
 from core.plan import Plan, TensorPlan, make_plan
@@ -186,9 +186,13 @@ def _remedies(
     checkpoint: Checkpoint, plan: Plan, wishes: Wishes, chosen: TensorInfo | None, parts: _Parts, token: CancelToken
 ) -> Generator[Stage, None, None]:
     """Findings, and for the first of them what can be done; of one tensor, all."""
-    found = findings(parts.rows, plan)
-    if chosen is not None:
-        found = tuple(f for f in found if chosen in plan.tensors[f.index].source.sources)
+    if chosen is None:
+        found = findings(parts.rows, plan, checkpoint, token)
+    else:
+        beside = (f for f in findings(parts.rows, plan) if f.kind is FindingKind.ERROR)  # judged by all tensors
+        own = findings([r for r in parts.rows if r.name == chosen.name], plan, checkpoint, token)
+        of_it = [f for f in beside if chosen in plan.tensors[f.index].source.sources]
+        found = tuple(sorted((*of_it, *own), key=lambda f: -f.weight))
     count = min(len(found), wishes.findings)
     for i, finding in enumerate(found):
         offered: dict[str, Remedy] = {}

@@ -31,6 +31,8 @@ def text_lines(report: Report) -> Iterator[str]:
         yield from _tensor(tensor)
     if plan is not None:
         yield from _findings(report.findings)
+    elif report.activations is None and report.compared is None:
+        yield "\nWhat a format breaks and what to do about it: add --to Q4_K_M, or another of 'bitsmith formats'"
     if report.activations is not None:
         yield from _activations(report.activations, report.wishes.threshold)
     if report.compared is not None:
@@ -108,7 +110,9 @@ def _findings(found: tuple[tuple[Finding, tuple[Remedy, ...]], ...]) -> Iterator
             title = r.title if r.format in r.title else f"{r.title} ({r.format})"
             yield f"    {title}: {r.bytes_change:+,} B, SNR {after}{gain}"
     if len(found) > LINES:
-        yield f"  {len(found):,} findings in all; --json has every one"
+        priced = sum(1 for _, offered in found if offered)
+        more = f", --findings {2 * priced} remedies for more of them" if priced else ""
+        yield f"  {len(found):,} findings in all; --json has every one{more}"
 
 
 def _activations(found: Activations, threshold: float) -> Iterator[str]:

@@ -103,6 +103,31 @@ def plan_json(capsys, path: Path, target: str, *more: str) -> str:
     return capsys.readouterr().out
 
 
+def test_without_a_format_the_next_step_is_said(capsys, sound) -> None:
+    assert "add --to" in run(capsys, sound)[1]
+    assert "add --to" not in run(capsys, sound, "--to", "Q4_K_M")[1]
+
+
+def test_findings_are_those_of_the_window(capsys, sound) -> None:
+    from core.checkpoint import open_checkpoint
+    from core.inspect.findings import FindingKind, findings
+    from core.inspect.survey import survey
+    from core.plan import make_plan
+    from core.progress import CancelToken
+    from core.recipe import Recipe
+
+    with open_checkpoint(sound) as checkpoint:
+        plan = make_plan(checkpoint, Recipe(target="Q4_0"))
+        rows = list(survey(checkpoint, plan, CancelToken()))
+        wanted = findings(rows, plan, checkpoint)
+    data = as_json(capsys, sound, "--to", "Q4_0", "--findings", "0")
+    assert [f["text"] for f in data["findings"]] == [f.text for f in wanted]
+    one = as_json(capsys, sound, "--to", "Q4_0", "--findings", "0", "--tensor", DOWN)
+    mine = [f for f in wanted if any(s.name == DOWN for s in plan.tensors[f.index].source.sources)]
+    assert any(f.kind is FindingKind.OUTLIER for f in mine)
+    assert [f["text"] for f in one["findings"]] == [f.text for f in mine]
+
+
 def test_findings_have_remedies_with_their_price(capsys, sound) -> None:
     data = as_json(capsys, sound, "--to", "Q4_K_M", "--findings", "2")
     finding = data["findings"][0]
