@@ -1,10 +1,19 @@
-"""How many threads work gets."""
+"""How many threads work gets, and work on pieces that come back in order."""
 
 from __future__ import annotations
 
 import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import psutil
+
+from core.progress import CancelToken
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MAX_THREADS = 1024  # that a pool of the engine has
 
@@ -19,3 +28,24 @@ def worker_count() -> int:
         return min(int(wanted), MAX_THREADS)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed, MAX_THREADS))
+
+
+def in_parallel(
+    work: Callable[[Item], Result], items: Iterable[Item], token: CancelToken
+) -> Generator[Result, None, None]:
+    """work(item) for each, on all physical cores, in order; few are in flight. Raises what work does, Cancelled."""
+    threads = worker_count()
+    waiting: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(threads, thread_name_prefix="bitsmith") as pool:
+        try:
+            for item in items:
+                token.check()
+                waiting.append(pool.submit(work, item))
+                while len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                token.check()
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from core.checkpoint.base import Checkpoint, Container
+from core.checkpoint.base import Checkpoint, Columns, Container
 from core.checkpoint.reading import windows
 from core.errors import UserError
 from core.inspect.compare_rows import SORT_KEYS, CompareRow, Match, WorstChannel, sort_rows, to_csv, to_json
@@ -22,7 +22,7 @@ from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
 from core.models.read_mapped import read_mapped
 from core.progress import CancelToken
 from core.tensor_info import Role
-from core.threads import worker_count
+from core.threads import in_parallel
 
 __all__ = [
     "SORT_KEYS",
@@ -64,23 +64,21 @@ def compare(first: Checkpoint, second: Checkpoint, token: CancelToken) -> Iterat
         )
     total = max(1, sum(p.values for p in pairs))
     done = 0
-    pool = ThreadPoolExecutor(worker_count(), thread_name_prefix="bitsmith-compare")
-    try:
-        for index, pair in enumerate(pairs):
-            token.check()
-            if pair.match is not Match.COMPARED:
-                done += pair.values
-                yield CompareStep(index, len(pairs), done / total, _row(pair, None))
-                continue
-            sums = _Sums(pair)
-            for part in _results(pool, pair, token):
+    for index, pair in enumerate(pairs):
+        token.check()
+        if pair.left is None or pair.match is not Match.COMPARED:
+            done += pair.values
+            yield CompareStep(index, len(pairs), done / total, _row(pair, None))
+            continue
+        sums = _Sums(pair)
+        blocks = windows(pair.left.mapped.rows, pair.left.mapped.columns, BLOCK_VALUES)
+        with closing(in_parallel(partial(_block, pair), blocks, token)) as parts:
+            for part in parts:
                 sums.add(part)
                 done += part.values
                 if sums.seen < pair.values:
                     yield CompareStep(index, len(pairs), done / total, None)
-            yield CompareStep(index, len(pairs), done / total, _row(pair, sums))
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        yield CompareStep(index, len(pairs), done / total, _row(pair, sums))
 
 
 @dataclass(frozen=True)
@@ -168,23 +166,10 @@ class _Part:
     column_signal: np.ndarray
 
 
-def _results(pool: ThreadPoolExecutor, pair: _Pair, token: CancelToken) -> Iterator[_Part]:
-    assert pair.left is not None
-    queue: deque[Future[_Part]] = deque()
-    m = pair.left.mapped
-    for start, stop, columns in windows(m.rows, m.columns, BLOCK_VALUES):
-        token.check()
-        queue.append(pool.submit(_block, pair, start, stop, columns))
-        if len(queue) > worker_count():
-            yield queue.popleft().result()
-    while queue:
-        token.check()
-        yield queue.popleft().result()
-
-
-def _block(pair: _Pair, start: int, stop: int, columns: tuple[int, int]) -> _Part:
+def _block(pair: _Pair, block: tuple[int, int, Columns]) -> _Part:
     assert pair.left is not None
     assert pair.right is not None
+    start, stop, columns = block
     x, y = (read_mapped(s.checkpoint, s.mapped, start, stop, columns) for s in (pair.left, pair.right))
     total = measure(x, y)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
 from core.plan import TensorPlan
 from core.progress import CancelToken, ErrorStats
-from core.threads import worker_count
+from core.threads import in_parallel, worker_count
 from kernels import ops
 
 TASK_VALUES = 1 << 18  # values encoded at once by one thread: their error then stays in the cache
@@ -80,30 +80,29 @@ def error_map(
     if tensor.format is None:
         yield total.exact()
         return
+    run = partial(_run, checkpoint, tensor, rows, total.column_starts)
     last, wanted = time.perf_counter(), seconds
-    pool = ThreadPoolExecutor(worker_count(), thread_name_prefix="bitsmith-error")
-    try:
-        if tensor.format.needs_amax and len(rows.output) * tensor.columns > LONG_SCAN and tensor.columns <= LONG_ROW:
-            rough = _Sums(tensor, expert, rows, height, width)
-            amax = _rough_amax(checkpoint, tensor, rows)
-            tasks = next(_phases(checkpoint, tensor, method, rows, total.height, token, amax))
-            for part in _results(pool, tasks, lambda t: _run(checkpoint, tensor, t, rows, total.column_starts), token):
+    if tensor.format.needs_amax and len(rows.output) * tensor.columns > LONG_SCAN and tensor.columns <= LONG_ROW:
+        rough = _Sums(tensor, expert, rows, height, width)
+        amax = _rough_amax(checkpoint, tensor, rows)
+        tasks = next(_phases(checkpoint, tensor, method, rows, total.height, token, amax))
+        with closing(in_parallel(run, tasks, token)) as parts:
+            for part in parts:
                 rough.add(part)
                 if time.perf_counter() - last > wanted:
                     break
-            yield rough.map()
-            last, wanted = time.perf_counter(), BETWEEN
-        for tasks in _phases(checkpoint, tensor, method, rows, total.height, token):
-            for part in _results(pool, tasks, lambda t: _run(checkpoint, tensor, t, rows, total.column_starts), token):
+        yield rough.map()
+        last, wanted = time.perf_counter(), BETWEEN
+    for tasks in _phases(checkpoint, tensor, method, rows, total.height, token):
+        with closing(in_parallel(run, tasks, token)) as parts:
+            for part in parts:
                 total.add(part)
                 if time.perf_counter() - last > wanted:
                     yield total.map()
                     last, wanted = time.perf_counter(), BETWEEN
-            if wanted == seconds and 0 < total.done < 1:
-                yield total.map()
-                last, wanted = time.perf_counter(), BETWEEN
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        if wanted == seconds and 0 < total.done < 1:
+            yield total.map()
+            last, wanted = time.perf_counter(), BETWEEN
     yield total.map()
 
 
@@ -234,22 +233,7 @@ class _Part:
     error: ErrorSum
 
 
-def _results(
-    pool: ThreadPoolExecutor, tasks: Iterator[_Task], run: Callable[[_Task], _Part], token: CancelToken
-) -> Iterator[_Part]:
-    """Each task's part, in order; only a few tasks are under way at any time."""
-    queue: deque[Future[_Part]] = deque()
-    for task in tasks:
-        token.check()
-        queue.append(pool.submit(run, task))
-        if len(queue) > worker_count():
-            yield queue.popleft().result()
-    while queue:
-        token.check()
-        yield queue.popleft().result()
-
-
-def _run(checkpoint: Checkpoint, t: TensorPlan, task: _Task, rows: _Rows, column_starts: np.ndarray) -> _Part:
+def _run(checkpoint: Checkpoint, t: TensorPlan, rows: _Rows, column_starts: np.ndarray, task: _Task) -> _Part:
     assert t.format is not None
     blocks = [read_mapped(checkpoint, t.source, first, last, task.columns) for first, last in task.runs]
     source = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)

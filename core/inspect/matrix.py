@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
 
 import numpy as np
 
 from core.checkpoint.base import Checkpoint, Columns
-from core.progress import CancelToken
 from core.tensor_info import TensorInfo
-from core.threads import worker_count
 from kernels import ops
 from kernels.reference import floats
 
@@ -22,8 +16,6 @@ WHOLE_ROWS = 1 << 26  # values: blocks of up to eight rows this large are not cu
 CELL = 8  # rows of a cell of the picture: blocks begin at multiples of it
 
 Span = tuple[int, int]  # first … last, the last not included
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 class Matrix:
@@ -93,27 +85,6 @@ def to_values(stored: np.ndarray, dtype: str) -> np.ndarray:
     if dtype == "F32":
         return stored
     return ops.to_float32(np.ascontiguousarray(stored).view(np.uint8), dtype)
-
-
-def in_parallel(
-    work: Callable[[Item], Result], items: Iterable[Item], token: CancelToken, threads: int = 0
-) -> Generator[Result, None, None]:
-    """work(item) for each, on all physical cores, in order; few are in flight. Raises what work does, Cancelled."""
-    threads = threads or worker_count()
-    waiting: deque[Future[Result]] = deque()
-    with ThreadPoolExecutor(threads, thread_name_prefix="inspect") as pool:
-        try:
-            for item in items:
-                token.check()
-                waiting.append(pool.submit(work, item))
-                while len(waiting) > threads:
-                    yield waiting.popleft().result()
-            while waiting:
-                token.check()
-                yield waiting.popleft().result()
-        finally:
-            for future in waiting:
-                future.cancel()
 
 
 @cache

@@ -9,10 +9,10 @@ import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.dtypes import BLOCK_TYPES
-from core.inspect.matrix import CELL, Matrix, Span, in_parallel, to_values
+from core.inspect.matrix import CELL, Matrix, Span, to_values
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
-from core.threads import worker_count
+from core.threads import in_parallel, worker_count
 from kernels import ops
 
 HELD_BYTES = 256 << 20  # a tensor whose values take no more is held, so that any window of it is drawn from memory

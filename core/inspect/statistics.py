@@ -13,11 +13,11 @@ from functools import cache
 import numpy as np
 
 from core.checkpoint.base import Checkpoint, Columns
-from core.inspect.matrix import Matrix, in_parallel, to_values
+from core.inspect.matrix import Matrix, to_values
 from core.inspect.picture import PictureParts, Pyramid
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
-from core.threads import worker_count
+from core.threads import in_parallel, worker_count
 from kernels import ops
 
 Block = tuple[int, int, Columns]  # first row, last row, columns

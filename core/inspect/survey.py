@@ -11,7 +11,7 @@ from typing import Any
 
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.dtypes import can_decode
-from core.inspect.matrix import Matrix, in_parallel
+from core.inspect.matrix import Matrix
 from core.inspect.outliers import OutlierChannel, rank_channels
 from core.inspect.predicted import PredictedError, key_of, planned, predict, sample_size
 from core.inspect.statistics import Block, ChannelTotals, ValueStatistics, ValueSums, find_pivot
@@ -19,6 +19,7 @@ from core.inspect.survey_cache import Known, SurveyCache
 from core.plan import Plan, TensorPlan
 from core.progress import CancelToken
 from core.tensor_info import Role, TensorInfo
+from core.threads import in_parallel
 from kernels import ops
 
 LARGE = 128 << 20  # bytes: tensors larger than this come last, so that the first rows are there at once
@@ -88,7 +89,7 @@ def survey(
 
 @dataclass(frozen=True)
 class _Task:
-    """A block of a tensor, or (block None) what follows its last one. first: of the tensor."""
+    """A block of a tensor, or (block None) what follows its last one. pivot: `ValueSums`."""
 
     tensor: TensorInfo
     matrix: Matrix | None

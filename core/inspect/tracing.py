@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from core.models.gguf_tensors import MappedTensor
 from core.models.read_mapped import interleaved, read_mapped
 from core.plan import TensorPlan
 from core.progress import CancelToken
-from core.threads import worker_count
+from core.threads import in_parallel
 from kernels import ops
 
 _AMAX: weakref.WeakKeyDictionary[Checkpoint, dict[tuple[str, int], float]] = weakref.WeakKeyDictionary()
@@ -30,12 +29,9 @@ def matrix_amax(checkpoint: Checkpoint, t: TensorPlan, row: int, token: CancelTo
         blocks = [b for b in split(0, t, 1) if expert * height <= b.start < (expert + 1) * height]
 
         def largest(b: Block) -> float:
-            if token is not None:
-                token.check()
             return float(ops.scan(read_mapped(checkpoint, t.source, b.start, b.stop, b.columns)).amax)
 
-        with ThreadPoolExecutor(worker_count(), thread_name_prefix="bitsmith-range") as pool:
-            known[key] = max(pool.map(largest, blocks), default=0.0)
+        known[key] = max(in_parallel(largest, blocks, token or CancelToken()), default=0.0)
     return known[key]
 
 
