@@ -25,6 +25,8 @@ Medians = tuple[np.ndarray, float]  # float32 [n], and the share of each channel
 
 SAMPLE_BYTES = 64 << 20  # of the evenly spaced rows that column medians come from, of a tensor that is not held
 LONG_ROW_SAMPLE = 1 << 20  # evenly spaced values that the median of a row comes from that is read in pieces
+COLUMN_SAMPLE = 1 << 22  # evenly spaced values, at most, that the median of a column comes from
+MOST_ROWS = 1 << 23  # that are channels
 _ZEROS = np.array([0, 1 << 15])  # patterns of +0 and −0
 
 STEPS_PER_OCTAVE = 8
@@ -39,7 +41,7 @@ class ChannelStats:
     axis: 'output' (rows) or 'input' (columns). max: of |x|. rms: √mean(x²). median: of |x|, the mean of the middle two
     for an even count. median_share: share of each channel's values that the median was taken from; below 1 only for
     tensors or rows that are too large to be held (`HELD_BYTES`), where it is that of evenly spaced ones. Columns of
-    rows of more than 8 M values are no channels: all three are empty.
+    rows of more than 8 M values are no channels, nor are rows where there are more than 8 M: all three are empty.
     """
 
     axis: str
@@ -217,7 +219,7 @@ class ChannelTotals:
     """Largest |x| and RMS of the rows and columns of a matrix, from its blocks in order. Of cut rows, no columns."""
 
     def __init__(self, matrix: Matrix) -> None:
-        rows, columns = matrix.rows, 0 if matrix.cut else matrix.columns
+        rows, columns = _channel_rows(matrix), 0 if matrix.cut else matrix.columns
         self._row_max, self._row_squares = np.zeros(rows, np.float32), np.zeros(rows)
         self._row_finite = np.zeros(rows, np.int64)
         self._max, self._squares = np.zeros(columns, np.float32), np.zeros(columns)
@@ -225,10 +227,11 @@ class ChannelTotals:
 
     def add(self, block: Block, found: ops.ChannelSums) -> None:
         """What `ops.channel_sums` says of a block."""
-        r = slice(block[0], block[1])
-        np.maximum(self._row_max[r], found.row_max, out=self._row_max[r])
-        self._row_squares[r] += found.row_squares
-        self._row_finite[r] += found.row_finite
+        if len(self._row_max):
+            r = slice(block[0], block[1])
+            np.maximum(self._row_max[r], found.row_max, out=self._row_max[r])
+            self._row_squares[r] += found.row_squares
+            self._row_finite[r] += found.row_finite
         if len(self._max):
             np.maximum(self._max, found.column_max, out=self._max)
             self._squares += found.column_squares
@@ -252,7 +255,7 @@ class _ChannelMedians:
 
     def __init__(self, matrix: Matrix, held: np.ndarray | None) -> None:
         self._matrix, self._held = matrix, held
-        self._rows = np.zeros(matrix.rows, np.float32)
+        self._rows = np.zeros(_channel_rows(matrix), np.float32)
         self._every_row = max(1, -(-matrix.nbytes // SAMPLE_BYTES))
         self._every_column = max(1, -(-matrix.columns // LONG_ROW_SAMPLE))
         self._samples: list[np.ndarray] = []
@@ -268,7 +271,8 @@ class _ChannelMedians:
     def add(self, block: Block, found: ops.ChannelSums, kept: np.ndarray) -> None:
         start, stop, (_, right) = block
         if not self._matrix.cut:
-            self._rows[start:stop] = found.row_median
+            if len(self._rows):
+                self._rows[start:stop] = found.row_median
             if len(kept):
                 self._samples.append(kept)
             return
@@ -287,8 +291,13 @@ class _ChannelMedians:
         sampled = np.concatenate(self._samples) if self._samples else self._held
         if sampled is None:
             return (self._rows, 1.0), (np.zeros(m.columns, np.float32), 1.0)
+        sampled = sampled[:: -(-len(sampled) // COLUMN_SAMPLE) or 1]  # the kernel sorts copies of several columns
         medians = ops.column_medians(sampled, m.dtype, worker_count())
         return (self._rows, 1.0), (medians, len(sampled) / m.rows if m.rows else 1.0)
+
+
+def _channel_rows(matrix: Matrix) -> int:
+    return matrix.rows if matrix.rows <= MOST_ROWS else 0
 
 
 def _rms(squares: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -217,6 +217,23 @@ def test_medians_of_what_can_not_be_held_are_of_evenly_spaced_values(
     assert s.finite == v.size
 
 
+def test_rows_without_number_are_no_channels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix of 40 million rows of two values: what is kept of each row would be gigabytes."""
+    x = (np.random.default_rng(4).standard_normal((200, 6))).astype(np.float32)
+    path = write(tmp_path, x, "BF16")
+    v = np.abs(stored_values(path))
+    monkeypatch.setattr(statistics_module, "MOST_ROWS", 199)
+    monkeypatch.setattr(statistics_module, "COLUMN_SAMPLE", 50)
+    s = look(path)
+    assert [len(s.rows.max), len(s.rows.rms), len(s.rows.median)] == [0, 0, 0]
+    np.testing.assert_array_equal(s.columns.max, v.max(axis=0))
+    np.testing.assert_array_equal(s.columns.median, np.median(v[::4], axis=0).astype(np.float32))
+    assert s.columns.median_share == 0.25
+    assert s.finite == v.size
+    monkeypatch.setattr(statistics_module, "MOST_ROWS", 200)
+    np.testing.assert_array_equal(look(path).rows.max, v.max(axis=1))
+
+
 def test_cancelled_and_cut_short(tmp_path: Path) -> None:
     path = write(tmp_path, adversarial()["normal"], "BF16")
     token = CancelToken()
