@@ -223,7 +223,7 @@ class ChannelTotals:
         self._row_max, self._row_squares = np.zeros(rows, np.float32), np.zeros(rows)
         self._row_finite = np.zeros(rows, np.int64)
         self._max, self._squares = np.zeros(columns, np.float32), np.zeros(columns)
-        self._finite = np.full(columns, rows, np.int64)
+        self._finite = np.full(columns, matrix.rows, np.int64)
 
     def add(self, block: Block, found: ops.ChannelSums) -> None:
         """What `ops.channel_sums` says of a block."""

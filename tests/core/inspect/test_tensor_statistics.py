@@ -227,6 +227,7 @@ def test_rows_without_number_are_no_channels(tmp_path: Path, monkeypatch: pytest
     s = look(path)
     assert [len(s.rows.max), len(s.rows.rms), len(s.rows.median)] == [0, 0, 0]
     np.testing.assert_array_equal(s.columns.max, v.max(axis=0))
+    np.testing.assert_allclose(s.columns.rms, np.sqrt((v * v).mean(axis=0)), rtol=1e-6)
     np.testing.assert_array_equal(s.columns.median, np.median(v[::4], axis=0).astype(np.float32))
     assert s.columns.median_share == 0.25
     assert s.finite == v.size
