@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 
 import numpy as np
 
-LLM_INT8_THRESHOLD = 6.0  # Dettmers et al. 2022, "LLM.int8()", section 3: columns with a magnitude from there on
+from core.runtime.arithmetic import LLM_INT8_THRESHOLD
+
 BREAK_DB = 20.0  # an error of a hundredth of the signal's energy, a tenth of its amplitude
-SMOOTHING = 0.5  # Xiao et al. 2023, "SmoothQuant", section 4: its migration strength α
 
 
 class Place(Enum):
@@ -80,15 +79,6 @@ class ActivationLayer:
         """Share of channels with a magnitude of at least `threshold` in any token, 0 … 1: LLM.int8() keeps those."""
         return float(np.mean(self.max >= threshold)) if self.channels else 0.0
 
-    def smoothing(self, strength: float = SMOOTHING) -> np.ndarray:
-        """SmoothQuant's factors, float32 [channels]: max|x|^α / max|w|^(1−α); x is divided by them, w multiplied.
-
-        1 where either is 0.
-        """
-        usable = (self.max > 0) & (self.weight_max > 0)
-        x, w = (np.where(usable, m, 1.0).astype(np.float64) for m in (self.max, self.weight_max))
-        return (x**strength / w ** (1.0 - strength)).astype(np.float32)
-
 
 @dataclass(frozen=True)
 class DepthChannel:
@@ -146,19 +136,6 @@ class Activations:
     layers: tuple[ActivationLayer, ...]
     tokens: tuple[int, ...]
     cut: bool = False
-
-    @cached_property
-    def _by_tensor(self) -> dict[str, tuple[ActivationLayer, ...]]:
-        found: dict[str, tuple[ActivationLayer, ...]] = {}
-        for layer in self.layers:
-            for name in layer.tensors:
-                if not found.get(name) or found[name][-1] is not layer:
-                    found[name] = (*found.get(name, ()), layer)
-        return found
-
-    def of_tensor(self, name: str) -> tuple[ActivationLayer, ...]:
-        """What a tensor of the checkpoint is multiplied with; several where experts are stacked, none if unknown."""
-        return self._by_tensor.get(name, ())
 
     @property
     def places(self) -> tuple[Place, ...]:

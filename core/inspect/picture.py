@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from core.checkpoint.base import Checkpoint
 from core.checkpoint.dtypes import BLOCK_TYPES
 from core.inspect.matrix import CELL, Matrix, Span, to_values
-from core.progress import CancelToken
-from core.tensor_info import TensorInfo
-from core.threads import in_parallel, worker_count
+from core.threads import worker_count
 from kernels import ops
 
 HELD_BYTES = 256 << 20  # a tensor whose values take no more is held, so that any window of it is drawn from memory
@@ -72,21 +69,6 @@ class Pyramid:
         return to_values(stored[:, columns[0] - left : columns[1] - left], self._matrix.dtype)
 
 
-def build_pyramid(checkpoint: Checkpoint, tensor: TensorInfo, token: CancelToken, expert: int | None = None) -> Pyramid:
-    """The picture without the statistics; `core.inspect.statistics.inspect_tensor` gives both in one pass."""
-    matrix = Matrix(checkpoint, tensor, expert)
-    gather = PictureParts(matrix)
-
-    def work(block: tuple[int, int, Span]) -> None:
-        start, stop, columns = block
-        stored = matrix.read(start, stop, columns)
-        gather.add(start, columns[0], stored, _cells(stored, matrix.dtype))
-
-    for _ in in_parallel(work, matrix.blocks(), token):
-        pass
-    return gather.pyramid()
-
-
 class PictureParts:
     """Fills a `Pyramid` block by block, from any thread."""
 
@@ -106,24 +88,6 @@ class PictureParts:
     def pyramid(self) -> Pyramid:
         """The picture of all that was added."""
         return Pyramid(self.matrix, self._cells, self.held)
-
-
-def pooled(
-    checkpoint: Checkpoint,
-    tensor: TensorInfo,
-    rows: Span,
-    columns: Span,
-    height: int,
-    width: int,
-    expert: int | None = None,
-) -> np.ndarray:
-    """One picture of a window, float32 [height, width], exactly and without a pyramid; reads only those rows.
-
-    Raises UserError when they can not be read, IndexError and ValueError like `Pyramid.pooled`.
-    """
-    matrix = Matrix(checkpoint, tensor, expert)
-    check_window(matrix, rows, columns)
-    return _pool_from(matrix, None, columns, cell_spans(rows, height), cell_spans(columns, width))
 
 
 def cell_spans(span: Span, cells: int) -> tuple[np.ndarray, np.ndarray]:
@@ -182,8 +146,3 @@ def _window(matrix: Matrix, rows: Span, columns: Span) -> tuple[np.ndarray, int]
 def _pairs(n: int) -> ops.Spans:
     starts = np.arange(0, n, 2)
     return starts, np.minimum(starts + 2, n)
-
-
-def _cells(stored: np.ndarray, dtype: str) -> np.ndarray:
-    spans = [(np.arange(0, n, CELL), np.minimum(np.arange(0, n, CELL) + CELL, n)) for n in stored.shape]
-    return ops.pool_max(stored, dtype, spans[0], spans[1])

@@ -79,11 +79,6 @@ class Remedy:
             return 0.0
         return self.after.snr_db - self.before.snr_db
 
-    @property
-    def error_change(self) -> float:
-        """RMS error after less before, weight units: negative is better."""
-        return self.after.rms_error - self.before.rms_error if self.before and self.after else 0.0
-
 
 def remedies(checkpoint: Checkpoint, plan: Plan, finding: Finding, token: CancelToken) -> Iterator[Remedy]:
     """All that the target can carry, and those that it can not with the reason; quick figures first (`sampled`).

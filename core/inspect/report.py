@@ -10,7 +10,7 @@ import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
-from core.inspect.activations import LLM_INT8_THRESHOLD, Activations
+from core.inspect.activations import Activations
 from core.inspect.compare import CompareRow, compare
 from core.inspect.error_map import ErrorMap, error_map
 from core.inspect.grid import Grid, group_grid
@@ -23,10 +23,10 @@ from core.inspect.survey import SurveyRow, survey
 from core.plan import Plan, TensorPlan, make_plan
 from core.progress import CancelToken
 from core.recipe import Recipe
+from core.runtime.arithmetic import LLM_INT8_THRESHOLD
 from core.tensor_info import TensorInfo
 
 FINDINGS = 8  # that get their remedies; more are only named
-DETAILS = 3  # tensors that a page shows closely when none is chosen
 PICTURE = (256, 512)  # rows and columns of a heat map, at most
 
 

@@ -1,4 +1,4 @@
-"""A tensor before and after quantization: how often which magnitude occurs, and which levels its groups have."""
+"""A tensor after quantization: how often which magnitude occurs, and which levels its groups have."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ MAX_VALUES = 1_000_000  # that are quantized: evenly spread rows, about a tenth 
 
 @dataclass(frozen=True, eq=False)
 class Requantized:
-    """before, after: int64 [MAGNITUDE_BINS], how many |x| of the same `seen` values are in each bin of
-    `core.inspect.statistics.magnitude_edges()` before and after. zeros_before, zeros_after: how many are 0.
-    share: seen values of all of the tensor's."""
+    """after: int64 [MAGNITUDE_BINS], how many |x̂| of the `seen` values are in each bin of
+    `core.inspect.statistics.magnitude_edges()`. zeros_after: how many are 0. share: seen values of all of the tensor's.
+    """
 
     format: str
-    before: np.ndarray
     after: np.ndarray
-    zeros_before: int
     zeros_after: int
     seen: int
     share: float
@@ -68,16 +66,15 @@ def requantized(
         blocks.append(read_mapped(checkpoint, tensor.source, first, last, columns))
     amax = max((float(ops.scan(b).amax) for b in blocks), default=0.0)
     options = EncodeOptions(method=plan.recipe.method, amax=amax, threads=worker_count())
-    before, after = np.zeros(MAGNITUDE_BINS, np.int64), np.zeros(MAGNITUDE_BINS, np.int64)
-    zeros = [0, 0]
+    after, zeros = np.zeros(MAGNITUDE_BINS, np.int64), 0
     for block in blocks:
         token.check()
-        for number, (counts, values) in enumerate(((before, block), (after, round_trip(tensor, block, options)))):
-            counts += magnitude_counts(values)
-            zeros[number] += values.size - int(np.count_nonzero(values))
+        decoded = round_trip(tensor, block, options)
+        after += magnitude_counts(decoded)
+        zeros += decoded.size - int(np.count_nonzero(decoded))
     seen = sum(b.size for b in blocks)
     whole = tensor.values if rows is None else (rows[1] - rows[0]) * tensor.columns
-    return Requantized(tensor.format_name, before, after, zeros[0], zeros[1], seen, seen / whole if whole else 1.0)
+    return Requantized(tensor.format_name, after, zeros, seen, seen / whole if whole else 1.0)
 
 
 def _ranges(tensor: TensorPlan, rows: tuple[int, int] | None, max_values: int) -> list[tuple[int, int, Columns]]:

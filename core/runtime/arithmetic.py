@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kernels.matrix import Activations
 
-OUTLIER_THRESHOLD = 6.0  # of |x|: LLM.int8() (Dettmers et al. 2022), section 3.2
+LLM_INT8_THRESHOLD = 6.0  # of |x|: Dettmers et al. 2022, "LLM.int8()", section 3.2
 
 
 @dataclass(frozen=True)
@@ -27,5 +27,5 @@ ARITHMETICS = {
     "fast": Arithmetic(),
     "exact": Arithmetic(Activations.EXACT),
     "token": Arithmetic(Activations.TOKEN),
-    "llm.int8": Arithmetic(Activations.TOKEN, OUTLIER_THRESHOLD),
+    "llm.int8": Arithmetic(Activations.TOKEN, LLM_INT8_THRESHOLD),
 }

@@ -36,8 +36,9 @@ from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_
 from app.widgets.calm import CalmCombo
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain, term
-from core.inspect.activations import LLM_INT8_THRESHOLD, ActivationLayer, Activations
+from core.inspect.activations import ActivationLayer, Activations
 from core.inspect.layerwise import TOKENS
+from core.runtime.arithmetic import LLM_INT8_THRESHOLD
 
 WIDE = 600  # px from which two pictures stand beside each other
 CORNER = 660  # px from which the choices stand beside the tabs

@@ -94,8 +94,6 @@ def test_a_planted_channel_is_found_across_depth(x: np.ndarray) -> None:
     assert first.ratio > 5 * second.ratio
     assert found.depth_map(Place.FFN).layers == (1,)
     assert found.depth_map(Place.HEAD).outliers() == ()
-    assert found.of_tensor("t1") == (layers[1], layers[5])
-    assert found.of_tensor("none") == ()
     assert found.places == (Place.ATTENTION, Place.FFN)
 
 
@@ -108,7 +106,6 @@ def test_experts_are_one_row_of_the_picture(x: np.ndarray) -> None:
         taps.append(tap.result())
     found = Activations(tuple(taps), (1,))
     np.testing.assert_array_equal(found.depth_map(Place.FFN).values, [2 * np.abs(x).max(0)])
-    assert found.of_tensor("stack") == tuple(taps)
     assert taps[2].tokens == taps[2].amax == 0
     assert not taps[2].breaks
 
@@ -134,17 +131,6 @@ def test_breaking_layers_come_worst_first(x: np.ndarray) -> None:
     found = Activations(tuple(layers), (1,))
     assert [a.layer for a in found.breaking()] == [2, 1]
     assert [a.layer for a in found.breaking(100.0)] == [2, 1, 0]
-
-
-def test_smoothing_leaves_ranges_equal(x: np.ndarray) -> None:
-    """At α = ½, max|x| / s = max|w| · s = √(max|x| · max|w|) for each channel (SmoothQuant, section 4)."""
-    weight = np.random.default_rng(6).normal(0, 1, (10, 64)).astype(np.float32)
-    x[:, 5] = 0
-    found = tapped(x, weight=weight)
-    s = found.smoothing()
-    assert s[5] == 1
-    rest = np.delete(np.arange(64), 5)
-    np.testing.assert_allclose((found.max / s)[rest], (found.weight_max * s)[rest], rtol=1e-5)
 
 
 def test_the_bundled_text_suffices() -> None:

@@ -1,4 +1,4 @@
-"""Levels by hand, the share of them that values use, and the teaching data."""
+"""Levels of a stored group, the share of them that values use, and the teaching data."""
 
 from __future__ import annotations
 
@@ -8,60 +8,14 @@ from inspect_models import converted, gguf_recipe, open_checkpoint
 from tiny_models import write_llama
 
 from core.errors import UserError
-from core.inspect.grid import Grid, grid_names, group_grid, scaled_grid
+from core.inspect.grid import Grid, group_grid
 from core.inspect.group_map import planned_group, side_by_side
 from core.inspect.synthetic import Synthetic, synthetic_rows
 
 
-def test_levels_by_hand():
-    np.testing.assert_allclose(scaled_grid("INT2", -1.5, 0.5).levels, [-2, -1, 0, 1])
-    np.testing.assert_allclose(scaled_grid("INT2 asymmetric", -1, 2).levels, [-1, 0, 1, 2])
-    np.testing.assert_allclose(scaled_grid("INT2 asymmetric", 1, 3).levels, [0, 1, 2, 3])  # 0 is always there
-    np.testing.assert_allclose(
-        scaled_grid("FP4", -12, 3).levels, [-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12]
-    )
-    assert scaled_grid("NF4", -2, 1).levels[[0, 7, 15]].tolist() == [-2, 0, 2]
-    np.testing.assert_allclose(scaled_grid("Q4_1", 2, 5).levels, np.linspace(2, 5, 16))
-    np.testing.assert_allclose(scaled_grid("Q4_0", -8, 7).levels, np.arange(-8, 8))
-    np.testing.assert_allclose(scaled_grid("TQ1_0", -3, 1).levels, [-3, 0, 3])
-    iq4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-    np.testing.assert_allclose(scaled_grid("IQ4_NL", -127, 0).levels, iq4)
-    e4m3 = scaled_grid("FP8 E4M3", -448, 448)
-    assert len(e4m3.levels) == 2 * 126 + 1
-    assert e4m3.levels[-1] == 448
-    assert e4m3.levels[126 + 1] == 2.0**-9
-    assert len(scaled_grid("FP8 E5M2", -1, 1).levels) == 2 * 123 + 1
-
-
-def test_every_name_gives_a_rising_grid():
-    for name in grid_names():
-        grid = scaled_grid(name, -0.3, 0.2)
-        assert np.all(np.diff(grid.levels) > 0)
-        steps = np.diff(grid.levels.astype(np.float64))
-        assert grid.even == bool(np.allclose(steps, steps[0], rtol=1e-3)), name
-
-
-def test_counts_by_hand():
-    grid = scaled_grid("INT2 asymmetric", 0, 3, np.array([[0, 0.4, 0.6], [3, 9, np.nan]]))
-    assert grid.counts.tolist() == [2, 1, 0, 2]
-    assert (grid.used, grid.wasted) == (0.75, 0.25)
-    assert grid.effective_levels == pytest.approx(2**1.5219281)  # of ⅖, ⅕, ⅖
-
-
-def test_an_outlier_wastes_levels():
-    calm = synthetic_rows(Synthetic(size=0, rows=1, columns=4096))
-    loud = synthetic_rows(Synthetic(size=40, rows=1, columns=4096))
-    few, many = (scaled_grid("INT4", float(x.min()), float(x.max()), x).effective_levels for x in (loud, calm))
-    assert few < 2 < 8 < many
-
-
-def test_no_grid_for_what_has_none():
-    assert Grid("F32", np.zeros(0, np.float32), np.zeros(0, np.int64), False).used == 0
-    assert scaled_grid("INT4", 0, 0).levels.tolist() == [0]
-    with pytest.raises(UserError, match="no levels"):
-        scaled_grid("BF16", -1, 1)
-    with pytest.raises(ValueError, match="range"):
-        scaled_grid("INT4", np.nan, 1)
+def test_no_levels_none_used():
+    assert Grid("F32", np.zeros(0, np.float32), np.zeros(0, np.int64)).used == 0
+    assert Grid("Q4_0", np.array([-1, 0, 1, 2], np.float32), np.array([1, 0, 3, 1])).used == 0.75
 
 
 def test_a_stored_groups_grid_holds_its_values(tmp_path):
@@ -73,7 +27,7 @@ def test_a_stored_groups_grid_holds_its_values(tmp_path):
             grid = group_grid(g)
             assert grid.counts.sum() == len(g.codes)
             assert set(grid.levels[grid.counts > 0]) == set(g.reconstruction)
-            assert grid.even == (kind != "NVFP4")
+            assert np.all(np.diff(grid.levels) > 0)
 
 
 def test_the_teaching_data_is_the_same_everywhere_and_only_the_outlier_moves():

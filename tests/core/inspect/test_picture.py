@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from checkpoint_files import safetensors_bytes
 
+from core.checkpoint.base import Checkpoint
 from core.checkpoint.opening import open_checkpoint
 from core.inspect import picture as picture_module
-from core.inspect.picture import build_pyramid, pooled
+from core.inspect.picture import Pyramid
+from core.inspect.statistics import inspect_tensor
 from core.progress import CancelToken
 from kernels import ops
 
@@ -23,6 +25,10 @@ def write(folder: Path, x: np.ndarray, dtype: str = "BF16") -> Path:
     path = folder / "model.safetensors"
     path.write_bytes(safetensors_bytes(header, raw.tobytes()))
     return path
+
+
+def picture(checkpoint: Checkpoint, expert: int | None = None) -> Pyramid:
+    return inspect_tensor(checkpoint, checkpoint.tensors[0], CancelToken(), expert)[1]
 
 
 def weights() -> np.ndarray:
@@ -52,22 +58,24 @@ WINDOWS = [
 
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("dtype", ["BF16", "F32"])
-def test_exact_from_memory_and_from_the_file(window, dtype, tmp_path: Path) -> None:
+def test_exact_from_memory(window, dtype, tmp_path: Path) -> None:
     v = weights()
     with open_checkpoint(write(tmp_path, v, dtype)) as checkpoint:
-        tensor = checkpoint.tensors[0]
-        want = expected(v, *window)
-        np.testing.assert_array_equal(pooled(checkpoint, tensor, *window), want)
-        np.testing.assert_array_equal(build_pyramid(checkpoint, tensor, CancelToken()).pooled(*window), want)
+        np.testing.assert_array_equal(picture(checkpoint).pooled(*window), expected(v, *window))
 
 
-def test_the_file_is_read_in_bounded_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+def test_cells_below_eight_values_are_read_exactly_in_bounded_pieces(
+    dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     v = weights()
+    monkeypatch.setattr(picture_module, "HELD_BYTES", 1000)
     monkeypatch.setattr(picture_module, "READ_VALUES", 5 * 1111)
     monkeypatch.setattr(picture_module, "LONG_ROW", 100)
-    with open_checkpoint(write(tmp_path, v)) as checkpoint:
-        for window in WINDOWS:
-            np.testing.assert_array_equal(pooled(checkpoint, checkpoint.tensors[0], *window), expected(v, *window))
+    with open_checkpoint(write(tmp_path, v, dtype)) as checkpoint:
+        pyramid = picture(checkpoint)
+        for window in (((0, ROWS), (0, COLUMNS), 90, 200), ((100, 650), (333, 1111), 79, 131), *WINDOWS[3:]):
+            np.testing.assert_array_equal(pyramid.pooled(*window), expected(v, *window))
 
 
 @pytest.mark.parametrize("window", WINDOWS)
@@ -77,7 +85,7 @@ def test_a_tensor_that_is_not_held(window, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(picture_module, "SMALLEST_LEVEL", 4)
     v = weights()
     with open_checkpoint(write(tmp_path, v)) as checkpoint:
-        pyramid = build_pyramid(checkpoint, checkpoint.tensors[0], CancelToken())
+        pyramid = picture(checkpoint)
         assert pyramid.nbytes < v.nbytes / 40
         found, want = pyramid.pooled(*window), expected(v, *window)
         assert (found >= want).all()
@@ -94,7 +102,7 @@ def test_nan_and_inf_are_seen_at_every_size(tmp_path: Path) -> None:
     v = weights()
     v[10, 20], v[500, 1400], v[500, 1401] = np.nan, np.inf, -np.inf
     with open_checkpoint(write(tmp_path, v)) as checkpoint:
-        pyramid = build_pyramid(checkpoint, checkpoint.tensors[0], CancelToken())
+        pyramid = picture(checkpoint)
         for h, w in ((7, 15), (70, 150), (700, 1500)):
             found = pyramid.pooled((0, ROWS), (0, COLUMNS), h, w)
             y, x = 10 * h // ROWS, 20 * w // COLUMNS
@@ -106,18 +114,16 @@ def test_nan_and_inf_are_seen_at_every_size(tmp_path: Path) -> None:
 def test_experts(tmp_path: Path) -> None:
     v = weights()[:, :96].reshape(7, 100, 96)
     with open_checkpoint(write(tmp_path, v)) as checkpoint:
-        tensor = checkpoint.tensors[0]
-        pyramid = build_pyramid(checkpoint, tensor, CancelToken(), expert=4)
+        pyramid = picture(checkpoint, 4)
         assert (pyramid.rows, pyramid.columns) == (100, 96)
         np.testing.assert_array_equal(pyramid.values((3, 9), (5, 7)), v[4, 3:9, 5:7])
         window = ((3, 99), (0, 96), 11, 12)
         np.testing.assert_array_equal(pyramid.pooled(*window), expected(v[4], *window))
-        np.testing.assert_array_equal(pooled(checkpoint, tensor, *window, expert=4), expected(v[4], *window))
 
 
 def test_windows_outside_and_empty(tmp_path: Path) -> None:
     with open_checkpoint(write(tmp_path, weights())) as checkpoint:
-        pyramid = build_pyramid(checkpoint, checkpoint.tensors[0], CancelToken())
+        pyramid = picture(checkpoint)
         for rows in ((-1, 5), (0, ROWS + 1)):
             with pytest.raises(IndexError):
                 pyramid.pooled(rows, (0, 5), 1, 1)
@@ -134,7 +140,7 @@ def test_a_tall_window_that_is_not_held_comes_from_the_kept_cells(
     monkeypatch.setattr(picture_module, "READ_AT_ONCE", 1000)
     v = weights()
     with open_checkpoint(write(tmp_path, v)) as checkpoint:
-        pyramid = build_pyramid(checkpoint, checkpoint.tensors[0], CancelToken())
+        pyramid = picture(checkpoint)
         monkeypatch.setattr(type(checkpoint), "read_raw", None)
         found = pyramid.pooled((0, ROWS), (0, COLUMNS), 20, COLUMNS)
     assert (found >= expected(v, (0, ROWS), (0, COLUMNS), 20, COLUMNS)).all()

@@ -89,7 +89,6 @@ def test_bytes_and_errors_are_those_of_the_conversion(llama, target, tmp_path):
         assert r.before.rms_error == pytest.approx(before.error.rms_error, rel=1e-9)
         want = after.error.rms_error if after.error else 0.0
         assert r.after.rms_error == pytest.approx(want, rel=1e-9, abs=1e-12)
-        assert r.error_change == pytest.approx(want - before.error.rms_error, rel=0.02, abs=1e-12)
         if r.rules:
             assert "channel 77 is 38 × the median" in next(t.reason for t in other.tensors if t.name == name)
 
@@ -144,7 +143,6 @@ def test_what_a_remedy_gains_is_seen(llama):
     assert by_format["w4a16-g32"].gain_db > by_format["w4a16-g64"].gain_db > 0.5
     assert by_format["w8a16-g128"].gain_db > 15
     assert by_format["BF16"].gain_db == math.inf
-    assert by_format["BF16"].error_change == -by_format["BF16"].before.rms_error
     assert by_format["BF16"].bytes_change > by_format["w8a16-g128"].bytes_change > by_format["w4a16-g32"].bytes_change
 
 

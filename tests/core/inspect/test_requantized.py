@@ -47,7 +47,6 @@ def test_all_of_a_small_tensor_is_looked_at(tmp_path: Path, target: str) -> None
     decoded = round_trip(tensor, source, options)
     assert found.share == 1.0
     assert found.seen == source.size
-    assert (found.before == magnitude_counts(source)).all()
     assert (found.after == magnitude_counts(decoded)).all()
     assert found.zeros_after == int((decoded == 0).sum())
 
@@ -56,10 +55,10 @@ def test_a_sample_tells_what_share_it_is(tmp_path: Path) -> None:
     checkpoint, plan, index = planned(write_llama(tmp_path / "m"), "Q8_0")
     found = requantized(checkpoint, plan, index, CancelToken(), max_values=20_000)
     assert 0.05 < found.share < 0.5
-    assert found.before.sum() + found.zeros_before == found.seen
+    assert found.after.sum() + found.zeros_after == found.seen
     some = requantized(checkpoint, plan, index, CancelToken(), (64, 96))
     rows = read_mapped(checkpoint, plan.tensors[index].source, 64, 96)
-    assert (some.before == magnitude_counts(rows)).all()
+    assert some.seen == rows.size
     assert some.share == 1.0
 
 
