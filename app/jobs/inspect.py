@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.jobs.inspect_more import plan_in_format
+from app.jobs.inspect_more import check_values, plan_in_format
 from app.jobs.runner import Work
 from core.progress import CancelToken
 
@@ -70,10 +70,12 @@ def tensor_work(checkpoint: Checkpoint, tensor: TensorInfo, expert: int | None) 
         from core.inspect.outliers import outlier_channels, rank_channels
         from core.inspect.statistics import inspect_tensor
 
+        check_values(tensor)
         statistics, pyramid = inspect_tensor(checkpoint, tensor, token, expert)
         both = [*rank_channels(statistics.rows, RANKED), *rank_channels(statistics.columns, RANKED)]
         ranked = tuple(sorted(both, key=lambda channel: -channel.ratio))
-        largest = int(np.argmax(statistics.rows.max)), int(np.argmax(statistics.columns.max))
+        row, column = statistics.rows.max, statistics.columns.max
+        largest = int(row.argmax()), int(column.argmax()) if len(column) else 0  # rows in pieces have no columns
         return TensorReply(statistics, pyramid, ranked, outlier_channels(statistics), largest)
 
     return work

@@ -94,11 +94,13 @@ def group_work(
         from core.inspect.group_map import planned_group, stored_group
 
         group, problem = None, None
+        check_values(tensor)
         rows, columns = tensor.rows, tensor.columns
         row, column = min(ask.row, rows - 1), min(ask.column, columns - 1)
         block, start = _rows_around(checkpoint, tensor, row)
         if ask.column == LARGEST:
-            column = int(np.abs(block[row - start]).argmax())
+            sizes = np.abs(block[row - start])
+            column = int(np.where(np.isfinite(sizes), sizes, -1).argmax())
         try:
             there = planned_place(plan, tensor, row) if plan is not None and ask.opened != AS_IN_FILE else None
             if plan is None or there is None:
@@ -121,6 +123,13 @@ def group_work(
         return GroupReply(group, levels, rows, columns, row, variants, weights, span[0], opened, problem, column)
 
     return work
+
+
+def check_values(tensor: TensorInfo) -> None:
+    """Raises UserError for a tensor without values, of which there is nothing to show."""
+    if not tensor.values:
+        shape = " × ".join(map(str, tensor.shape))
+        raise UserError(f"'{tensor.name}' has no values: its shape is {shape}.", "Choose another tensor.")
 
 
 def teaching_work(data: Synthetic, ask: GroupAsk) -> Work:

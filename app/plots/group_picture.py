@@ -92,10 +92,10 @@ class GroupPicture(PlotPanel):
         self._band.setZValue(-5)
         plot.addItem(self._band, ignoreBounds=True)
         places = np.arange(len(self._original), dtype=float)
-        kept = np.isfinite(self._original)
-        pairs = np.repeat(places, 2)
-        ends = np.column_stack([self._original, self._decoded]).ravel()
-        plot.plot(pairs, ends, pen=_pen(theme.color("warning"), 1.5), connect=np.tile([1, 0], len(places)))
+        kept = np.isfinite(self._original) & np.isfinite(self._decoded)  # pyqtgraph drops others, but not their pairs
+        pairs = np.repeat(places[kept], 2)
+        ends = np.column_stack([self._original[kept], self._decoded[kept]]).ravel()
+        plot.plot(pairs, ends, pen=_pen(theme.color("warning"), 1.5), connect=np.tile([1, 0], len(pairs) // 2))
         stored = theme.series_color(1)
         size = float(np.clip(240 / max(len(places), 1), 3, 9))
         plot.plot(
@@ -147,13 +147,17 @@ class GroupPicture(PlotPanel):
     def describe(self) -> str:
         if not self._original.size:
             return ""
-        error = np.abs(self._decoded - self._original)
-        worst = int(np.nanargmax(np.nan_to_num(error)))
+        kept = np.flatnonzero(np.isfinite(self._original) & np.isfinite(self._decoded))
+        if not kept.size:
+            return f"{len(self._original)} weights, all of them NaN or Inf."
+        original = self._original[kept]
+        error = np.abs(self._decoded[kept] - original)
+        worst = int(error.argmax())
         used = len(np.unique(self._decoded))
         levels = f" of {len(self._levels)}" if self._levels.size else ""
         return (
-            f"{len(self._original)} weights between {np.nanmin(self._original):.4g} and "
-            f"{np.nanmax(self._original):.4g} on {used}{levels} levels. Largest error {error[worst]:.4g} at {worst}."
+            f"{len(self._original)} weights between {original.min():.4g} and {original.max():.4g} on {used}{levels} "
+            f"levels. Largest error {error[worst]:.4g} at {kept[worst]}."
         )
 
 

@@ -175,7 +175,9 @@ class _Survey:
             own.add(stored)
             return task, (ops.channel_sums(stored, task.matrix.dtype, medians=False), own)
         tensors = self._planned.get(task.tensor.name, [])
-        if not tensors or any(t.format and t.format.needs_amax for t in tensors):
+        if not tensors or not can_decode(task.tensor.dtype):
+            return task, None
+        if any(t.format and t.format.needs_amax for t in tensors):
             return task, None  # for these, the largest |x| has to be known first
         if self._key(tensors) in self._errors:
             return task, None

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QGuiApplication
+from PySide6.QtWidgets import QLabel
 from tiny_models import write_llama
 from window_help import LONG, click, controls, longest_block, open_recipe, wait_plan
 
@@ -19,7 +21,7 @@ from app.pages.inspect.group_controls import STORED
 from core.checkpoint import open_checkpoint
 from core.plan import make_plan
 from core.progress import CancelToken
-from core.recipe import Recipe
+from core.recipe import KEEP, Recipe, Rule
 from core.run import run
 
 pytestmark = pytest.mark.gui
@@ -221,6 +223,46 @@ def test_values_that_can_not_be_stored_are_said(window, qtbot, tmp_path: Path) -
     view.look_at(40, 5)
     assert settle(window, qtbot, view) is not None
     assert not view.problem.isVisible()
+
+
+def test_tensors_without_values_and_of_nan_alone_are_said(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    def add(tensors: dict[str, Any]) -> None:
+        tensors["model.layers.0.empty.weight"] = torch.zeros(0, 64)
+        tensors["model.layers.0.lost.weight"] = torch.full((4, 64), float("nan"))
+        few = torch.ones(4, 64)
+        few[1, 3], few[1, 40] = float("nan"), -7.0
+        tensors["model.layers.0.few.weight"] = few
+
+    source = write_llama(tmp_path / "odd", change=add)
+    window.open_path(source)
+    store = window.services.session
+    qtbot.waitUntil(lambda: store.current.checkpoint is not None, timeout=LONG)
+    window.show_page("recipe")
+    window.page("recipe").set_recipe(Recipe(target="w4a16-g32", rules=(Rule("lost|few", KEEP),)))
+    wait_plan(window, qtbot, "w4a16-g32")
+    window.show_page("inspect")
+    page = window.page("inspect")
+    qtbot.wait(10)
+    page.state.choose("model.layers.0.empty.weight")
+    for key in ("group", "tensor"):
+        page.show_view(key)
+        shown = page.views[key]
+        qtbot.waitUntil(shown.error.isVisible, timeout=LONG)
+        words = " ".join(part.text() for part in shown.error.findChildren(QLabel))
+        assert "'model.layers.0.empty.weight' has no values: its shape is 0 × 64." in words
+    page.show_view("group")
+    view = page.views["group"]
+    page.state.choose("model.layers.0.lost.weight")
+    assert settle(window, qtbot, view) is not None
+    assert view.picture.describe() == "64 weights, all of them NaN or Inf."
+    page.state.choose("model.layers.0.few.weight")
+    settle(window, qtbot, view)
+    page.state.choose_channel("output", 1)
+    settle(window, qtbot, view)
+    assert view._column == 40, "the largest that is a number"
+    view.look_at(1, 3)
+    settle(window, qtbot, view)
+    assert "Largest error 0 at 0." in view.picture.describe()
 
 
 def test_a_quantized_file_shows_what_it_holds(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

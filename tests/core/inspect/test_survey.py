@@ -16,9 +16,9 @@ from tiny_models import write_llama
 
 from core.checkpoint.opening import open_checkpoint
 from core.errors import Cancelled
+from core.inspect import cache as cache_module
 from core.inspect import predicted as predicted_module
 from core.inspect import survey as survey_module
-from core.inspect import cache as cache_module
 from core.inspect.matrix import Matrix
 from core.inspect.outliers import rank_channels
 from core.inspect.predicted import planned, predict
@@ -240,3 +240,16 @@ def test_experts_vectors_and_what_has_no_decoder(tmp_path: Path) -> None:
     assert rows["f"].measure(Measure.RANGE) is None
     assert rows["z"].worst == ()
     assert rows["z"].measure(Measure.RANGE) is None
+
+
+def test_what_has_no_decoder_is_passed_over_with_a_plan_too(tmp_path: Path) -> None:
+    """A folder's plan copies it, and nothing is predicted of it."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.0.odd.weight"] = torch.zeros(4, 4, dtype=torch.complex64)
+
+    source = write_llama(tmp_path / "model", change=change)
+    rows = {r.name: r for r in run(source, tmp_path / "cache")}
+    odd = rows["model.layers.0.odd.weight"]
+    assert (odd.statistics, odd.predicted) == (None, None)
+    assert rows["model.layers.1.mlp.up_proj.weight"].measure(Measure.PREDICTED_SNR) > 10
