@@ -180,11 +180,6 @@ BLOCK_TYPES: dict[str, BlockType] = {
     ),
 }  # fmt: skip
 
-FLOAT_BITS = {
-    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
-    "I64": 64, "I32": 32, "I16": 16, "I8": 8, "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
-}  # fmt: skip
-
 
 def read_bits(block: np.ndarray, bits: tuple[Bits, ...]) -> int:
     """The number that these bits of a block (uint8) make."""

@@ -17,7 +17,7 @@ from core.errors import UserError
 from core.inspect.compare_rows import SORT_KEYS, CompareRow, Match, WorstChannel, sort_rows, to_csv, to_json
 from core.inspect.logical import LogicalCheckpoint
 from core.inspect.tracing import source_rows
-from core.metrics.error import ErrorSum, measure
+from core.metrics.error import ErrorSum, measure, snr_db
 from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
 from core.models.read_mapped import read_mapped
 from core.progress import CancelToken
@@ -227,7 +227,7 @@ class _Sums:
                         max_error=float(self._max[axis][i]),
                         rms_error=math.sqrt(error[i] / count),
                         share=float(error[i]) / total,
-                        snr_db=10 * math.log10(signal[i] / error[i]) if signal[i] else -math.inf,
+                        snr_db=snr_db(float(signal[i]), float(error[i])),
                     )
                 )
         return tuple(found)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.errors import UserError
+from core.metrics.error import snr_db
 from kernels import ops
 
 
@@ -102,8 +103,5 @@ def _variant(
 
 
 def _snr(values: np.ndarray, error: np.ndarray) -> float:
-    """10·log10(Σx² / Σe²), dB; inf where nothing is lost."""
-    signal, noise = float(np.square(values, dtype=np.float64).sum()), float(np.square(error, dtype=np.float64).sum())
-    if noise == 0:
-        return float("inf")
-    return float(10 * np.log10(signal / noise)) if signal else float("-inf")
+    signal, noise = (float(np.square(a, dtype=np.float64).sum()) for a in (values, error))
+    return snr_db(signal, noise)

@@ -7,11 +7,10 @@ from math import prod
 
 import numpy as np
 
-from core.checkpoint.dtypes import can_decode
+from core.checkpoint.dtypes import ELEMENT_BITS, can_decode
 from core.errors import UserError
 from core.inspect.bit_layout import (
     BLOCK_TYPES,
-    FLOAT_BITS,
     Bits,
     level_table,
     number_value,
@@ -25,7 +24,7 @@ from kernels.layouts import LAYOUTS
 
 def read_blocks(place: Place, stored: StoredBytes, kind: str) -> GroupMap:
     """A group of a GGML block type, or a window of a plain one."""
-    if kind in FLOAT_BITS:
+    if kind in ELEMENT_BITS:
         return _plain(place, stored, kind)
     if kind not in BLOCK_TYPES:
         raise UserError(
@@ -88,7 +87,7 @@ def _plain(place: Place, stored: StoredBytes, kind: str) -> GroupMap:
     """A window of a type without scales: each value is its own number."""
     if not can_decode(kind):
         raise UserError(f"Values of type {kind} can not be decoded.", "Look at another tensor.")
-    size = FLOAT_BITS[kind] // 8
+    size = ELEMENT_BITS[kind] // 8
     left = place.column // WINDOW * WINDOW
     columns = (left, min(place.columns, left + WINDOW))
     base = (place.row * place.columns + left) * size
@@ -156,7 +155,7 @@ def read_packed(place: Place, stored: StoredBytes, how: Packing, name: str) -> G
         left = columns[0] + (place.column - columns[0]) // WINDOW * WINDOW
         columns = (left, min(left + WINDOW, columns[1]))
     words = -(-length * how.bits // 32) * 4
-    scale_bytes = FLOAT_BITS[how.scale_dtype] // 8
+    scale_bytes = ELEMENT_BITS[how.scale_dtype] // 8
     at = (place.row * groups + group) * scale_bytes
     field = stored.field(1, at, Bits(0, scale_bytes, 0, 8 * scale_bytes))
     scale = ops.to_float32(np.frombuffer(field.data, np.uint8)[None], how.scale_dtype)

@@ -15,7 +15,6 @@ from core.checkpoint.reading import PIECE
 from core.errors import UserError
 from core.formats import EncodeOptions
 from core.formats.pack_quantized import PackQuantized
-from core.inspect.bit_layout import FLOAT_BITS
 from core.inspect.granularity import Variant, side_by_side
 from core.inspect.group_bits import Packing, read_blocks, read_packed, with_original
 from core.inspect.group_types import (
@@ -35,6 +34,7 @@ from core.plan import Plan
 from core.progress import CancelToken
 from core.recipe import Recipe, Rule
 from core.tensor_info import TensorInfo
+from kernels import ops
 
 __all__ = [
     "WINDOW",
@@ -152,7 +152,7 @@ def _stored_packed(checkpoint: Checkpoint, packed: TensorInfo, row: int, column:
     shape = (int(given[0]), int(given[1]))
     _check_place(*shape, row, column)
     bits = max((b for b in range(1, 9) if -(-shape[1] * b // 32) == packed.columns), default=0)
-    if not bits or shape[1] % scale.columns or scale.dtype not in FLOAT_BITS:
+    if not bits or shape[1] % scale.columns or scale.dtype not in ops.ELEMENT_TYPES:
         raise UserError(f"'{packed.name}' and its scales contradict each other.", "Download the model again.")
     group = shape[1] // scale.columns
     parts = [packed, scale, *([zero] if zero else [])]

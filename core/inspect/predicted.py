@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from core.checkpoint.base import Checkpoint
 from core.contract import NumericContract, PerBlock, PerGroup, SuperBlock
 from core.errors import UserError
 from core.formats import EncodeOptions, Method
+from core.metrics.error import nrmse, snr_db
 from core.models.read_mapped import read_mapped
 from core.plan import Plan, TensorPlan
 from core.preview import round_trip, sample_ranges
@@ -106,12 +106,11 @@ def predict(
             token.check()
             _add_rounded(coarse, rows, groups[0], groups[1])
             _add_rounded(fine, rows, groups[0], groups[2])
-    snr = 0.0 if problem else _decibels(signal, noise)
-    nrmse = 0.0 if problem else _ratio(signal, noise)
+    snr, ratio = (0.0, 0.0) if problem else (snr_db(signal, noise), nrmse(signal, noise))
     gain = None
     if coarse[1] > 0 and fine[1] > 0 and not problem:
-        gain = _decibels(*fine) - _decibels(*coarse)
-    return PredictedError(" + ".join(dict.fromkeys(t.format_name for t in tensors)), snr, nrmse, sampled, gain, problem)
+        gain = snr_db(*fine) - snr_db(*coarse)
+    return PredictedError(" + ".join(dict.fromkeys(t.format_name for t in tensors)), snr, ratio, sampled, gain, problem)
 
 
 def finer_groups(contract: NumericContract, columns: int) -> tuple[int, int, int] | None:
@@ -137,15 +136,3 @@ def _add_rounded(sums: list[float], rows: np.ndarray, bits: int, group: int) -> 
     found = ops.error_stats(rows, ops.decode_groups(codes, scales, zeros, bits, group))
     sums[0] += found.source_squares
     sums[1] += found.error_squares
-
-
-def _decibels(signal: float, noise: float) -> float:
-    if noise <= 0:
-        return math.inf
-    return 10 * math.log10(signal / noise) if signal > 0 else -math.inf
-
-
-def _ratio(signal: float, noise: float) -> float:
-    if noise <= 0:
-        return 0.0
-    return math.sqrt(noise / signal) if signal > 0 else math.inf

@@ -14,6 +14,21 @@ from kernels import ops
 BINS = 128  # even, so that a histogram can be folded to twice its range without splitting a bin
 
 
+def snr_db(signal: float, noise: float) -> float:
+    """10·log10(Σx² / Σ(x−x̂)²), dB: inf when exact, −inf for zeros that are not."""
+    if not noise:
+        return math.inf
+    ratio = signal / noise
+    return 10 * math.log10(ratio) if ratio > 0 else -math.inf
+
+
+def nrmse(signal: float, noise: float) -> float:
+    """√(Σ(x−x̂)² / Σx²): the error's norm as a share of the source's; 0 when exact, inf for zeros that are not."""
+    if not noise:
+        return 0.0
+    return math.sqrt(noise / signal) if signal else math.inf
+
+
 @dataclass
 class ErrorSum:
     """Sums over any number of blocks. The histogram's limit is a power of two, so that blocks add without rounding."""
@@ -55,16 +70,11 @@ class ErrorSum:
 
     @property
     def nrmse(self) -> float:
-        """√(Σ(x−x̂)² / Σx²): the error's norm as a share of the source's; 0 when exact, inf for zeros that are not."""
-        if not self.error_squares:
-            return 0.0
-        return math.sqrt(self.error_squares / self.source_squares) if self.source_squares else math.inf
+        """`nrmse` of these sums."""
+        return nrmse(self.source_squares, self.error_squares)
 
     def stats(self) -> ErrorStats:
         """The figures; the histogram has BINS bins over ±limit, none when the reconstruction is exact."""
-        snr = math.inf
-        if self.error_squares > 0:
-            snr = 10 * math.log10(self.source_squares / self.error_squares) if self.source_squares > 0 else -math.inf
         edges: tuple[float, ...] = ()
         counts: tuple[int, ...] = ()
         if self.limit:
@@ -72,7 +82,7 @@ class ErrorSum:
             counts = tuple(int(c) for c in self.counts)
         return ErrorStats(
             values=self.values,
-            snr_db=snr,
+            snr_db=snr_db(self.source_squares, self.error_squares),
             rms_error=math.sqrt(self.error_squares / self.values) if self.values else 0.0,
             max_error=self.max_error,
             nonfinite=self.nonfinite,
