@@ -30,6 +30,7 @@ from resources import read_text
 
 TOKENS = 512  # of the text; a few hundred show every outlier channel
 LETTERS = 64  # of a text that are looked at for each token that is wanted; no tokenizer needs more
+SCORES = 4 << 20  # of one key head that are there at a time, however many tokens the text has
 _BLOCK = 4 << 20  # weights that are decoded at a time
 _PLACES = {
     "attn_q": Place.ATTENTION,
@@ -248,7 +249,7 @@ class _Layerwise(ReferenceProgram):
             super()._step(step)
 
     def _attend(self, step: Attention) -> None:
-        """All tokens at once, without a cache: each sees itself and those before it."""
+        """A block of tokens at once, without a cache: each sees itself and those before it."""
         count, width = len(self._tokens), step.head_dim
         share = step.heads // step.kv_heads
         q, k, v = (  # [key heads, rows, width]; query heads that share a key head stand one under the other
@@ -256,14 +257,18 @@ class _Layerwise(ReferenceProgram):
             for buffer in (step.q, step.k, step.v)
         )
         out = self._buffers[step.out].reshape(count, step.kv_heads, share, width)
-        back = self._positions[:, None] - self._positions
-        hidden = (back < 0) | (back >= (step.window or count))
-        for head in range(step.kv_heads):
-            self._token.check()
-            scores = step.scale * (q[head].reshape(-1, width) @ k[head, 0].T)
-            if step.softcap:
-                scores = soft_cap(scores, step.softcap)
-            scores = scores.reshape(share, count, count)
-            scores[:, hidden] = -np.inf
-            seen = softmax(scores).reshape(-1, count) @ v[head, 0]
-            out[:, head] = seen.reshape(share, count, width).transpose(1, 0, 2)
+        window = step.window or count
+        each = max(1, SCORES // (share * count))
+        for first in range(0, count, each):
+            last, start = min(first + each, count), max(0, first - window + 1)
+            back = self._positions[first:last, None] - self._positions[start:last]
+            hidden = (back < 0) | (back >= window)
+            for head in range(step.kv_heads):
+                self._token.check()
+                scores = step.scale * (q[head, :, first:last].reshape(-1, width) @ k[head, 0, start:last].T)
+                if step.softcap:
+                    scores = soft_cap(scores, step.softcap)
+                scores = scores.reshape(share, *hidden.shape)
+                scores[:, hidden] = -np.inf
+                seen = softmax(scores).reshape(-1, last - start) @ v[head, 0, start:last]
+                out[first:last, head] = seen.reshape(share, last - first, width).transpose(1, 0, 2)

@@ -16,6 +16,7 @@ from job_help import convert
 
 from core.checkpoint import open_checkpoint
 from core.errors import Cancelled, UserError
+from core.inspect import layerwise
 from core.inspect.activation_cache import cache_path
 from core.inspect.activations import Activations, Place
 from core.inspect.layerwise import ActivationProgress, measure_activations
@@ -256,3 +257,22 @@ def test_packed_weights_are_nearly_the_plain_ones(tiny: Callable[[str], Path], t
         assert a.name == b.name
         np.testing.assert_allclose(b.weight_max, a.weight_max, rtol=0.02)
         assert np.abs(b.rms - a.rms).max() < 0.05 * a.rms.max()
+
+
+@pytest.mark.parametrize("name", ["llama3", "mistral-window", "gemma2", "gemma3", "qwen3moe"])
+def test_scores_of_a_long_text_are_there_block_by_block(name: str, tiny: Callable[[str], Path], monkeypatch) -> None:
+    whole, _ = measured(tiny(name))
+    sizes: list[int] = []
+
+    def softmax(scores: np.ndarray) -> np.ndarray:
+        sizes.append(scores.size)
+        return layerwise.softmax.original(scores)
+
+    softmax.original = layerwise.softmax  # type: ignore[attr-defined]
+    monkeypatch.setattr(layerwise, "softmax", softmax)
+    monkeypatch.setattr(layerwise, "SCORES", 1000)
+    blocks, _ = measured(tiny(name))
+    assert 0 < max(sizes) <= 1000 < len(whole.tokens) ** 2
+    for one, other in zip(whole.layers, blocks.layers, strict=True):
+        for figure in ("max", "rms", "token_max"):
+            np.testing.assert_allclose(getattr(other, figure), getattr(one, figure), rtol=1e-4, atol=1e-5 * one.amax)
