@@ -50,6 +50,11 @@ class FoldingGrid(QWidget):
         self._holders = {part: _Holder(part.widget) for part in parts}
         self._fold(False)
 
+    def set_height(self, height: int) -> None:
+        """Another height from which the grid is used."""
+        self._height = height
+        self._fold(self.height() < height)
+
     def minimumSizeHint(self) -> QSize:
         return QSize(320, 160)  # never asks for more: it folds
 

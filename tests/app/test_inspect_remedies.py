@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,17 @@ def test_what_a_remedy_gains_is_said_and_impossible_ones_say_why(window, qtbot, 
     for row in panel.rows:
         assert row.put.isHidden() != row.remedy.possible
         assert row.why_not.isHidden() == row.remedy.possible
+
+
+def test_a_remedy_that_makes_it_worse_says_so(panel) -> None:  # type: ignore[no-untyped-def]
+    from app.pages.inspect.remedy_row import gain_text
+    from core.inspect.remedies import Remedy, RemedyKind
+    from core.progress import ErrorStats
+
+    before, after = ErrorStats(100, 22.3, 0.01, 0.1), ErrorStats(100, 21.8, 0.011, 0.1)
+    remedy = Remedy(RemedyKind.GROUP, "groups of 16", "NVFP4", (), None, True, "", 96, before, after, False)
+    assert gain_text(remedy).endswith("error +6 %: worse than now")
+    assert "worse" not in gain_text(replace(remedy, before=after, after=before))
 
 
 def test_another_finding_drops_what_was_priced_for_the_one_before(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]

@@ -74,6 +74,7 @@ def test_map_shows_every_tensor_and_the_worst_one_first(window, qtbot, planted: 
     place = canvas._box(*canvas._where[DOWN]).center().toPoint()
     assert canvas.grab().toImage().pixelColor(place) == brightest
     assert "1 tensor has values that are not finite" in view.map.note.text()
+    assert "Findings" in view.status.text(), "the next step is said"
     labels = {row for _, row, _, _ in view.map.table()[1]}
     assert {"embedding", "input_layernorm", "post_attention_layernorm", "feed-forward down"} <= labels
 
@@ -92,6 +93,19 @@ def test_every_measure_has_numbers_and_words(window, qtbot, planted: Path, measu
     canvas._tell(canvas._where[DOWN])
     assert view.map.readout.text().startswith(DOWN)
     assert any(c.isdigit() for c in view.map.readout.text().removeprefix(DOWN))
+
+
+def test_a_map_of_many_rows_folds_earlier(window, qtbot, planted: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from app.pages.inspect.map_view import FOLD_ROWS
+    from app.plots.model_map import MapTensor
+
+    view = open_inspect(window, qtbot, planted).views["map"]
+    assert len({tensor.row for tensor in view._tensors}) <= FOLD_ROWS
+    assert not view.parts.folded
+    tall = tuple(MapTensor(f"t{i}", f"row {i}", 0) for i in range(FOLD_ROWS + 40))
+    monkeypatch.setattr("app.pages.inspect.map_view.map_rows", lambda _tensors: tall)
+    view._place_tensors()
+    assert view.parts.folded
 
 
 def test_a_click_on_the_map_opens_the_tensor(window, qtbot, planted: Path) -> None:  # type: ignore[no-untyped-def]

@@ -24,7 +24,7 @@ from app.widgets.basics import Card, label, quiet_button
 from app.widgets.calm import CalmCombo
 from app.widgets.folding import FoldingGrid, Part
 from app.widgets.inline_error import InlineError
-from app.widgets.text import explain
+from app.widgets.text import ElidedLabel, explain
 from core.units import format_count, format_decimal, format_percent
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from core.tensor_info import TensorInfo
 
 WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Finer gain (dB)")
-FOLD = 380  # px of height below which map and table are tabs
+FOLD, FOLD_ROWS = 380, 11  # px of height below which map and table are tabs, for a map of so many rows; …
+FOLD_MORE, FOLD_MOST = 20, 560  # … px more for each further row, whose label would have no place otherwise
 RATIO = 2  # the column that the table is sorted by at first
 FIRST_REFRESH, REFRESH = 1, 100  # ms until the first picture of the survey, and between two …
 NEXT_TURN = 1  # ms: with 0 it would be the same turn of the event loop
@@ -82,7 +83,7 @@ class MapView(QWidget):
         self.progress.setAccessibleName("Progress of the survey")
         self.progress.setTextVisible(False)
         self.progress.setFixedWidth(120)
-        self.status = label("", "muted")
+        self.status = ElidedLabel(role="muted")
         self.stop = quiet_button("Stop", self._stop, icon="x", hint="Stop measuring; what is there stays")
         self.again = quiet_button("Go on", self._start, icon="play", hint="Measure the tensors that are still missing")
         self.map = ModelMap("Map of the model")
@@ -160,6 +161,8 @@ class MapView(QWidget):
     def _place_tensors(self) -> None:
         checkpoint = self._state.checkpoint
         self._tensors = map_rows(checkpoint.tensors if checkpoint is not None else ())
+        rows = len({tensor.row for tensor in self._tensors})
+        self.parts.set_height(min(FOLD + FOLD_MORE * max(0, rows - FOLD_ROWS), FOLD_MOST))
         QTimer.singleShot(1, self, self._show)  # a turn for each: there may be ten thousand
         self._mark()
 
@@ -315,6 +318,8 @@ class MapView(QWidget):
         words = f"{format_count(count)} of {format_count(total)} tensors"
         if running and newest is not None:
             words += f", {format_percent(share, 0)} of {format_decimal(newest.bytes_total)}"
+        elif count and count == total:
+            words += ". Findings says what stands out and what can be done."
         self.status.setText("Measuring…" if running and not count else words)
         self.stop.setVisible(running)
         self.again.setVisible(not running and count < total and self._surveyed is not None)

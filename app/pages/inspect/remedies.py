@@ -147,6 +147,7 @@ class RemediesPanel(QWidget):
     def _renew(self) -> None:
         self._stale = True
         if self.isVisible():
+            self._show_now(self.chosen)
             self._timer.start()
 
     def _look(self) -> None:
@@ -231,7 +232,9 @@ class RemediesPanel(QWidget):
         """How much the format leaves of the tensor at present, so that one sees whether anything has to be done."""
         row = self._state.survey.get(self._source) if finding is not None else None
         found = row.predicted if row is not None else None
-        if found is None or found.problem or not math.isfinite(found.snr_db):
+        planned = self._state.planned(self._source) if found is not None else None
+        stale = planned is None or found is None or planned.format_name != found.format
+        if stale or found is None or found.problem or not math.isfinite(found.snr_db):
             self.now.hide()
             return
         others = (r.predicted for r in self._state.survey.values() if r.predicted is not None)

@@ -70,7 +70,8 @@ class RemedyRow(QFrame):
         set_role(self.title, textRole="" if remedy.possible else "muted")
         set_available(self.put, "The recipe has it already; Undo takes it out." if taken else "")
         self.setAccessibleName(title)
-        self.setAccessibleDescription(f"{self.bytes.text()}, {self.gain.text()} {self.why_not.text()}".strip())
+        price = f"{self.bytes.text()}, {self.gain.text()}" if remedy.possible else self.why_not.text()
+        self.setAccessibleDescription(price)
 
     def set_busy(self, busy: bool) -> None:
         if not busy:
@@ -94,6 +95,7 @@ def gain_text(remedy: Remedy) -> str:
     if math.isfinite(before) and math.isfinite(after):
         share = 10 ** ((before - after) / 20) - 1
         words = f"SNR {before:.2f} → {format_decibels(after)}, error {format_percent(share, 0, signed=True)}"
+        words += ": worse than now" if after < before else ""
     else:
         words = f"SNR {format_decibels(before)} → {format_decibels(after)}"
     return words + (" (on a sample so far)" if remedy.sampled else "")
