@@ -353,7 +353,7 @@ def _answer_result(entry: AnswerEntry) -> StoredResult:
                 Number(f"{side}: peak memory", "B", float(measured.peak_memory)),
                 Number(f"{side}: weights", "B", float(measured.weight_bytes)),
                 Number(f"{side}: bytes read per token", "B", float(measured.bytes_per_token)),
-                Number(f"{side}: share of the bandwidth bound", "", measured.bound_fraction),
+                Number(f"{side}: share of the bandwidth bound", "share", measured.bound_fraction),
                 Number(f"{side}: energy per token", "J", measured.energy),
             ]
     if entry.same_tokens is not None:

@@ -111,7 +111,7 @@ class SpeedResult:
             Number("Peak memory", "B", float(self.peak_rss_bytes)),
             Number("Weights", "B", float(self.weight_bytes)),
             Number("Bytes read per token", "B", float(self.bytes_per_token)),
-            Number("Share of the bandwidth bound", "", self.bound_fraction),
+            Number("Share of the bandwidth bound", "share", self.bound_fraction),
             Number("Memory bandwidth", "B/s", self.bandwidth),
             Number("Energy per token", "J", self.energy),
         )

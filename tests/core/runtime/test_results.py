@@ -124,6 +124,7 @@ def test_numbers_as_people_read_them() -> None:
     assert number_text(0.01234, "J") == "0.0123 J"
     assert number_text(2e9, "B/s") == "2.00 GB/s"
     assert number_text(12.0, "tokens") == "12"
+    assert number_text(0.0887, "share") == "8.9 %"
 
 
 def test_a_file_is_written_whole_or_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
