@@ -52,7 +52,7 @@ class Scale:
 
     def indices(self, values: np.ndarray, nan: int = NOT_FINITE) -> np.ndarray:
         """uint8 of the same shape. nan: what NaN becomes; Inf is NOT_FINITE."""
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # what float32 can not hold has the end's
             share = (self._place(np.asarray(values, np.float32)) - self._first) * np.float32(1.0 / self._width)
         if self.falling:
             share = 1.0 - share

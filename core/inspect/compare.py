@@ -17,7 +17,7 @@ from core.errors import UserError
 from core.inspect.compare_rows import SORT_KEYS, CompareRow, Match, WorstChannel, sort_rows, to_csv, to_json
 from core.inspect.logical import LogicalCheckpoint
 from core.inspect.tracing import source_rows
-from core.metrics.error import ErrorSum, measure, snr_db
+from core.metrics.error import ErrorSum, measure, snr_db, squares
 from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
 from core.models.read_mapped import read_mapped
 from core.progress import CancelToken
@@ -180,8 +180,8 @@ def _block(pair: _Pair, block: tuple[int, int, Columns]) -> _Part:
             x = np.where(lost, np.float32(0), x)
         np.copyto(error, np.inf, where=np.isnan(error))
         row_max, column_max = error.max(axis=1, initial=0), error.max(axis=0, initial=0)
-        squares, signal = np.square(error, out=error), np.square(x)
-        sums = [a.sum(axis=axis, dtype=np.float64) for axis in (1, 0) for a in (squares, signal)]
+        noise, signal = squares(error), squares(x)
+        sums = [a.sum(axis=axis, dtype=np.float64) for axis in (1, 0) for a in (noise, signal)]
     return _Part(start, columns, x.size, total, row_max, sums[0], sums[1], column_max, sums[2], sums[3])
 
 

@@ -29,6 +29,13 @@ def nrmse(signal: float, noise: float) -> float:
     return math.sqrt(noise / signal) if signal else math.inf
 
 
+def squares(values: np.ndarray) -> np.ndarray:
+    """x² of float32 values: float64 where float32 would lose the largest, for it ends at 10³⁸ and starts at 10⁻³⁸."""
+    largest = max(float(values.max(initial=0)), -float(values.min(initial=0)))
+    narrow = largest == 0 or 1e-15 < largest < 1e15
+    return np.square(values) if narrow else np.square(values, dtype=np.float64)
+
+
 @dataclass
 class ErrorSum:
     """Sums over any number of blocks. The histogram's limit is a power of two, so that blocks add without rounding."""

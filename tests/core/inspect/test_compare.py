@@ -217,3 +217,21 @@ def test_a_tied_head_that_only_one_has_is_explained(tmp_path):
             rows = {r.name: r for r in rows_of(source, written)}
     assert rows["lm_head.weight"].match is Match.ONLY_LEFT
     assert rows["lm_head.weight"].note == "repeats the embedding"
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1.0, 1e25, 1e36])
+def test_channels_of_very_small_and_large_weights(tmp_path, scale):
+    """Their squares are beyond float32."""
+    x = np.random.default_rng(1).standard_normal((16, 32))
+    y = x.copy()
+    y[3] += 0.5
+    name = "model.layers.0.mlp.down_proj.weight"
+    for folder, values in (("a", x), ("b", y)):
+        write_folder(tmp_path / folder, {name: (values * scale).astype(np.float32)})
+    with open_checkpoint(tmp_path / "a") as first, open_checkpoint(tmp_path / "b") as second:
+        (row,) = rows_of(first, second)
+    worst = row.worst[0]
+    assert (worst.axis, worst.index) == ("output", 3)
+    assert worst.share == pytest.approx(1)
+    assert worst.rms_error == pytest.approx(0.5 * scale)
+    assert worst.snr_db == pytest.approx(10 * math.log10(np.square(x[3]).sum() / 8), abs=1e-3)
