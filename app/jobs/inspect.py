@@ -6,9 +6,7 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from app.jobs.inspect_more import check_values, plan_in_format
+from app.jobs.inspect_more import check_values
 from app.jobs.runner import Work
 from core.progress import CancelToken
 
@@ -103,19 +101,16 @@ def format_work(
 
     def work(token: CancelToken) -> FormatReply:
         from core.inspect.requantized import group_levels, requantized
-        from core.inspect.tracing import source_rows
+        from core.inspect.tracing import matrix_rows
 
         chosen, index = _in_format(checkpoint, plan, tensor, format_name)
         token.check()
         planned = chosen.tensors[index]
-        rows = source_rows(planned.source, tensor.name)
-        matrix = tensor.rows // tensor.experts if tensor.experts else tensor.rows
-        first = matrix * (expert or 0)
-        own = np.flatnonzero((rows >= first) & (rows < first + matrix))
+        own, rows = matrix_rows(planned.source, tensor, expert)
         levels = []
         for row, column in places:
             token.check()
-            levels.append(group_levels(checkpoint, chosen, index, int(own[rows[own] == first + row][0]), column))
+            levels.append(group_levels(checkpoint, chosen, index, int(own[rows == row][0]), column))
         found = requantized(checkpoint, chosen, index, token, (int(own[0]), int(own[-1]) + 1), SAMPLED)
         return FormatReply(planned.format_name, planned.format is not None, found, tuple(levels))
 
@@ -143,5 +138,7 @@ def error_work(checkpoint: Checkpoint, plan: Plan, tensor: TensorInfo, expert: i
 
 def _in_format(checkpoint: Checkpoint, plan: Plan, tensor: TensorInfo, format_name: str) -> tuple[Plan, int]:
     """The plan that gives the tensor this format, and its number there."""
+    from core.inspect.in_format import plan_in_format
+
     number = next(i for i, t in enumerate(plan.tensors) if any(s.name == tensor.name for s in t.source.sources))
     return plan_in_format(checkpoint, plan, number, format_name)

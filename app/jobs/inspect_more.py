@@ -92,6 +92,8 @@ def group_work(
 
         from core.inspect.grid import group_grid
         from core.inspect.group_map import planned_group, stored_group
+        from core.inspect.in_format import plan_in_format
+        from core.inspect.tracing import planned_place
 
         group, problem = None, None
         check_values(tensor)
@@ -169,53 +171,6 @@ def _variants(
     alone = side_by_side(rows, row, columns, ask.bits, ask.symmetric, extent)
     variant = next(v for v in alone if v.name == ask.opened)
     return variants, OpenedVariant(variant, first, rows[row, columns[0] : columns[1]])
-
-
-def plan_in_format(checkpoint: Checkpoint, plan: Plan, number: int, format_name: str) -> tuple[Plan, int]:
-    """The plan that gives tensor `number` this format, and the tensor's number in it. '' is the plan itself.
-
-    A format of the other container is looked at in the output of its own target. Raises UserError.
-    """
-    from core.formats import FORMATS
-    from core.inspect.group_map import recipe_with
-    from core.plan import make_plan
-    from core.recipe import Recipe
-    from core.targets import TARGETS
-
-    tensor = plan.tensors[number]
-    if not format_name or format_name == tensor.format_name:
-        return plan, number
-    containers = {f.container for f in FORMATS if f.name == format_name}
-    if plan.target.container in containers:
-        other = make_plan(checkpoint, recipe_with(plan.recipe, tensor.name, format_name))
-    else:
-        target = next((t for t in TARGETS if t.container in containers and t.base == format_name), None)
-        if target is None:
-            raise UserError(f"No output of Bitsmith has {format_name} for this tensor.", "Choose another format.")
-        other = make_plan(checkpoint, Recipe(target=target.name, method=plan.recipe.method))
-    wanted = {s.name for s in tensor.source.sources}
-    found = next((i for i, t in enumerate(other.tensors) if wanted & {s.name for s in t.source.sources}), None)
-    if found is None:
-        raise UserError(f"{tensor.name} is not in an output of {format_name}.", "Choose another format.")
-    return other, found
-
-
-def planned_place(plan: Plan, tensor: TensorInfo, row: int) -> tuple[int, int] | None:
-    """Number of the planned tensor that a row of a source tensor becomes part of, and its row there; None: of none."""
-    from core.models.read_mapped import interleaved
-
-    for number, planned in enumerate(plan.tensors):
-        first = 0
-        for piece in planned.source.pieces:
-            if piece.tensor.name == tensor.name and piece.start <= row < piece.stop:
-                place = first + row - piece.start
-                heads = planned.source.permute_heads
-                if heads and len(planned.shape) > 1:
-                    size = planned.source.rows // heads
-                    place += int((interleaved(size, 1) == place % size).argmax()) - place % size
-                return number, place
-            first += piece.stop - piece.start
-    return None
 
 
 def _rows_around(checkpoint: Checkpoint, tensor: TensorInfo, row: int) -> tuple[np.ndarray, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from core.blocks import LONG_ROW, encode, split, with_options
 from core.checkpoint.base import Checkpoint, Columns
 from core.formats import EncodeOptions, Method
-from core.inspect.tracing import matrix_amax, source_rows
+from core.inspect.tracing import matrix_amax, matrix_rows
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
 from core.plan import TensorPlan
@@ -125,16 +125,10 @@ def _rows(t: TensorPlan, expert: int | None, of: str) -> _Rows:
     source = next((s for s in t.source.sources if s.name == of), None)
     if source is None:
         raise IndexError(f"{of} is not part of {t.name}")
-    shown = source_rows(t.source, of)
-    height = source.rows
-    if expert is not None:
-        height = source.rows // source.shape[0]
-        inside = shown // height == expert
-        shown = np.where(inside, shown - expert * height, -1)
-    output = np.flatnonzero(shown >= 0)
+    output, shown = matrix_rows(t.source, source, expert)
     if not output.size:
         raise IndexError(f"expert {expert} of {of}")
-    return _Rows(output, shown[output], height)
+    return _Rows(output, shown, source.rows if expert is None else source.rows // source.shape[0])
 
 
 @dataclass(frozen=True)

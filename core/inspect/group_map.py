@@ -5,7 +5,6 @@ The bytes are those of the file that a conversion writes, at the offsets where i
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from core.blocks import LONG_ROW, Block, encoded_runs, split, with_options
@@ -32,7 +31,6 @@ from core.models.read_mapped import read_mapped
 from core.placement import part_name, stored_parts
 from core.plan import Plan
 from core.progress import CancelToken
-from core.recipe import Recipe, Rule
 from core.tensor_info import TensorInfo
 from kernels import ops
 
@@ -45,7 +43,6 @@ __all__ = [
     "StoredArray",
     "Variant",
     "planned_group",
-    "recipe_with",
     "side_by_side",
     "stored_group",
 ]
@@ -99,11 +96,6 @@ def stored_group(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: i
         *((1, 0, checkpoint.read_raw(p).reshape(-1)) for p in parts[1:]),
     ]  # fmt: skip
     return read_blocks(Place(tensor.name, tensor.shape or (1,), row, column), StoredBytes(arrays, runs), tensor.dtype)
-
-
-def recipe_with(recipe: Recipe, name: str, format_name: str, reason: str = "") -> Recipe:
-    """The recipe with that format for that tensor alone, before all other rules: to look at another format's group."""
-    return replace(recipe, rules=(Rule(f"^{re.escape(name)}$", format_name, reason), *recipe.rules))
 
 
 def _check_place(rows: int, columns: int, row: int, column: int) -> None:

@@ -11,8 +11,9 @@ from core.checkpoint.base import Checkpoint, Columns
 from core.inspect.group_types import SourceRow
 from core.models.gguf_tensors import MappedTensor
 from core.models.read_mapped import interleaved, read_mapped
-from core.plan import TensorPlan
+from core.plan import Plan, TensorPlan
 from core.progress import CancelToken
+from core.tensor_info import TensorInfo
 from core.threads import in_parallel
 from kernels import ops
 
@@ -47,6 +48,27 @@ def source_rows(source: MappedTensor, name: str) -> np.ndarray:
     if source.permute_heads and len(source.shape) > 1:
         found = found[interleaved(source.rows, source.permute_heads)]
     return found
+
+
+def matrix_rows(source: MappedTensor, tensor: TensorInfo, expert: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the output that a source tensor, or one matrix of a stack, becomes, rising; and the row of the tensor (of
+    the matrix) that each is. Both int64; empty where it is no part of the output."""
+    rows = source_rows(source, tensor.name)
+    height = tensor.rows if expert is None else tensor.rows // tensor.shape[0]
+    first = height * (expert or 0)
+    output = np.flatnonzero((rows >= first) & (rows < first + height))
+    return output, rows[output] - first
+
+
+def planned_place(plan: Plan, tensor: TensorInfo, row: int) -> tuple[int, int] | None:
+    """Number of the planned tensor that a row of a source tensor becomes part of, and its row there; None: of none."""
+    for number, planned in enumerate(plan.tensors):
+        if any(s.name == tensor.name for s in planned.source.sources):
+            output, rows = matrix_rows(planned.source, tensor)
+            found = output[rows == row]
+            if found.size:
+                return number, int(found[0])
+    return None
 
 
 def source_row(source: MappedTensor, row: int, columns: Columns) -> SourceRow | None:
