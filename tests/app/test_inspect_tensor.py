@@ -158,6 +158,19 @@ def test_a_failing_survey_is_told_in_place(window, qtbot, planted: Path, monkeyp
     page = window.page("inspect")
     qtbot.waitUntil(lambda: "map" in page.views and page.views["map"].error.isVisible(), timeout=LONG)
     assert page.views["map"]._job is None
+    store = window.services.session
+    qtbot.waitUntil(lambda: store.current.plan is not None and not window.services.jobs.jobs(), timeout=LONG)
+    if not page.findings.isChecked():
+        click(qtbot, page.findings)
+    none = page.views["panel"].none
+    words = "The model could not be measured; the Map says why."
+    qtbot.waitUntil(lambda: none.isVisible() and none.text() == words, timeout=LONG)
+    monkeypatch.undo()
+    page.show_view("map")
+    click(qtbot, page.views["map"].again)
+    qtbot.waitUntil(lambda: none.text() != words, timeout=LONG)
+    qtbot.waitUntil(lambda: page.state.survey and page.views["map"].settled, timeout=LONG)
+    assert not page.state.survey_stopped
 
 
 # ---- one tensor --------------------------------------------------------------------------------------------------

@@ -205,8 +205,9 @@ class MapView(QWidget):
         self.error.hide()
         self._job = self._jobs.run(
             "Survey the model", survey_work(checkpoint, plan), lambda _result: self._end(""), self._fail,
-            self._on_rows, on_cancelled=lambda: self._end("Stopped."), latest_key=SURVEY_KEY, owner=self,
+            self._on_rows, on_cancelled=self._on_stopped, latest_key=SURVEY_KEY, owner=self,
         )  # fmt: skip
+        self._state.set_survey_stopped("")
         self._make_way()
         self._show_progress()
 
@@ -269,9 +270,14 @@ class MapView(QWidget):
         if words:
             self.status.setText(f"{words} {self.status.text()}".strip())
 
+    def _on_stopped(self) -> None:
+        self._end("Stopped.")
+        self._state.set_survey_stopped("Measuring was stopped; the Map goes on with it.")
+
     def _fail(self, error: BaseException) -> None:
         self._end("")
         self.error.show_error(error)
+        self._state.set_survey_stopped("The model could not be measured; the Map says why.")
 
     def _make_way(self, _job: Job | None = None) -> None:
         """Wait while somebody waits for a tensor."""

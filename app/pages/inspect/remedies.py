@@ -190,7 +190,8 @@ class RemediesPanel(QWidget):
         if self._state.plan is None:
             return "There is no plan yet. Choose a format on the Recipe page; what it loses is listed here."
         if not self._state.survey:
-            return "The model is being measured. What stands out is listed here as it comes."
+            going_on = "The model is being measured. What stands out is listed here as it comes."
+            return self._state.survey_stopped or going_on
         return "Nothing stands out so far: no channel or tensor loses much more than the others."
 
     def _on_item(self, item: QListWidgetItem | None) -> None:

@@ -23,7 +23,8 @@ class InspectState(QObject):
 
     tensor: of the source checkpoint. expert: index into a stack [E, N, K], 0 for anything else. axis: 'output' (rows)
     or 'input' (columns) and channel: index along it, or None. format_name: the format under inspection, '' for the one
-    that the plan gives this tensor. survey: row of each tensor that the survey has reached, by name.
+    that the plan gives this tensor. survey: row of each tensor that the survey has reached, by name;
+    survey_stopped: why it did not reach all, one sentence, '' while it runs and when it did.
     statistics, outliers: of the chosen tensor, None and () until they are there.
 
     model_changed: another checkpoint or none; tensor_changed follows it. plan_changed: another plan.
@@ -51,6 +52,7 @@ class InspectState(QObject):
         self.channel: int | None = None
         self.format_name = KEEP
         self.survey: Mapping[str, Any] = {}
+        self.survey_stopped = ""
         self.statistics: Any = None
         self.outliers: tuple[Any, ...] = ()
         store.changed.connect(self._on_session)
@@ -101,6 +103,12 @@ class InspectState(QObject):
         self.survey = rows
         self.survey_changed.emit()
 
+    def set_survey_stopped(self, why: str) -> None:
+        """The survey ended before the last tensor; '' when it begins."""
+        if why != self.survey_stopped:
+            self.survey_stopped = why
+            self.survey_changed.emit()
+
     def set_statistics(self, statistics: Any, outliers: tuple[Any, ...]) -> None:
         """Of the chosen tensor."""
         self.statistics, self.outliers = statistics, outliers
@@ -129,7 +137,7 @@ class InspectState(QObject):
     def _on_session(self, old: Session, new: Session) -> None:
         if new.checkpoint is not old.checkpoint:
             self._planned, self.expert, self.channel = None, 0, None
-            self.survey, self.format_name = {}, KEEP
+            self.survey, self.survey_stopped, self.format_name = {}, "", KEEP
             self._forget_statistics()
             self.tensor = _first(new.checkpoint)
             self.model_changed.emit()
