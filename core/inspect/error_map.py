@@ -14,7 +14,7 @@ from core.blocks import LONG_ROW, encode, split, with_options
 from core.checkpoint.base import Checkpoint, Columns
 from core.formats import EncodeOptions, Method
 from core.inspect.tracing import matrix_amax, matrix_rows
-from core.metrics.error import ErrorSum, measure
+from core.metrics.error import ErrorSum, measure, squares
 from core.models.read_mapped import read_mapped
 from core.plan import TensorPlan
 from core.progress import CancelToken, ErrorStats
@@ -251,15 +251,15 @@ def _run(checkpoint: Checkpoint, t: TensorPlan, rows: _Rows, column_starts: np.n
     inside = np.unique(np.clip(column_starts, left, right - 1)) - left
     cells = np.maximum.reduceat(error, inside, axis=1)
     row_max, column_max = cells.max(axis=1), error.max(axis=0)
-    squares = np.square(error, out=error)
+    noise = squares(error)
     return _Part(
         rows=rows.shown[at],
         columns=task.columns,
         row_max=row_max,
-        row_squares=squares.sum(axis=1, dtype=np.float64),
+        row_squares=noise.sum(axis=1, dtype=np.float64),
         row_counts=row_counts,
         column_max=column_max,
-        column_squares=squares.sum(axis=0, dtype=np.float64),
+        column_squares=noise.sum(axis=0, dtype=np.float64),
         column_counts=column_counts,
         cells=cells,
         error=total,
@@ -334,8 +334,8 @@ class _Sums:
         )
 
     def _channels(self, axis: int, name: str) -> ChannelError:
-        squares, counts = self._squares[axis], self._counts[axis]
+        sums, counts = self._squares[axis], self._counts[axis]
         with np.errstate(all="ignore"):
-            rms = np.where(counts > 0, np.sqrt(squares / counts), np.nan)
-            share = squares / squares.sum() if squares.sum() else squares
+            rms = np.where(counts > 0, np.sqrt(sums / counts), np.nan)
+            share = sums / sums.sum() if sums.sum() else sums
         return ChannelError(name, self._max[axis].copy(), rms.astype(np.float32), share.astype(np.float32))

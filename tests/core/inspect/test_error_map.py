@@ -12,6 +12,7 @@ from core.errors import Cancelled
 from core.formats import Method
 from core.inspect import error_map as module
 from core.inspect.error_map import ErrorMap, error_map
+from core.inspect.logical import LogicalCheckpoint
 from core.plan import make_plan
 from core.progress import CancelToken
 from core.recipe import Recipe
@@ -174,3 +175,21 @@ def test_it_can_be_cancelled(llama):
     token.cancel()
     with pytest.raises(Cancelled):
         last(error_map(llama, planned(llama, Recipe("Q4_0"), "blk.0.ffn_up.weight"), Method.ROUND, token))
+
+
+@pytest.mark.parametrize("scale", [1e-24, 1e25])
+def test_channels_of_very_small_and_large_weights(tmp_path, scale):
+    """Their squares are beyond float32."""
+    name = "model.layers.0.mlp.down_proj.weight"
+
+    def change(tensors):
+        tensors[name] *= scale
+
+    recipe = Recipe("w4a16-g32", Method.ROUND)
+    with open_checkpoint(write_llama(tmp_path / "model", change=change)) as checkpoint:
+        source = checkpoint.read_rows(checkpoint.tensor(name))
+        found = last(error_map(checkpoint, planned(checkpoint, recipe, name), recipe.method, CancelToken(), 8, 8))
+        converted(checkpoint, recipe, tmp_path / "out")
+    with open_checkpoint(tmp_path / "out") as written:
+        decoded = LogicalCheckpoint(written)
+        check(found, source, decoded.read_rows(decoded.tensor(name)))
