@@ -65,16 +65,14 @@ def tensor_work(checkpoint: Checkpoint, tensor: TensorInfo, expert: int | None) 
     """The result is a TensorReply."""
 
     def work(token: CancelToken) -> TensorReply:
-        from core.inspect.outliers import outlier_channels, rank_channels
+        from core.inspect.outliers import outlier_channels, rank_both
         from core.inspect.statistics import inspect_tensor
 
         check_values(tensor)
         statistics, pyramid = inspect_tensor(checkpoint, tensor, token, expert)
-        both = [*rank_channels(statistics.rows, RANKED), *rank_channels(statistics.columns, RANKED)]
-        ranked = tuple(sorted(both, key=lambda channel: -channel.ratio))
         row, column = statistics.rows.max, statistics.columns.max
         largest = int(row.argmax()), int(column.argmax()) if len(column) else 0  # rows in pieces have no columns
-        return TensorReply(statistics, pyramid, ranked, outlier_channels(statistics), largest)
+        return TensorReply(statistics, pyramid, rank_both(statistics, RANKED), outlier_channels(statistics), largest)
 
     return work
 

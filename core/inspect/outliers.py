@@ -49,6 +49,12 @@ def rank_channels(stats: ChannelStats, count: int = 50) -> tuple[OutlierChannel,
     return tuple(_channel(stats, ratios, int(i)) for i in order)
 
 
+def rank_both(stats: TensorStatistics, count: int) -> tuple[OutlierChannel, ...]:
+    """`rank_channels` of both axes, by ratio, largest first."""
+    both = (*rank_channels(stats.rows, count), *rank_channels(stats.columns, count))
+    return tuple(sorted(both, key=lambda channel: -channel.ratio))
+
+
 def outlier_channels(stats: TensorStatistics, threshold: float = THRESHOLD) -> tuple[OutlierChannel, ...]:
     """Channels of both axes whose ratio is at least the threshold, largest first."""
     found = [

@@ -16,7 +16,7 @@ from core.inspect.error_map import ErrorMap, error_map
 from core.inspect.grid import Grid, group_grid
 from core.inspect.group_map import planned_group
 from core.inspect.layerwise import TOKENS, measure_activations
-from core.inspect.outliers import OutlierChannel, outlier_channels, rank_channels
+from core.inspect.outliers import OutlierChannel, outlier_channels, rank_both
 from core.inspect.remedies import Finding, FindingKind, Remedy, findings, remedies
 from core.inspect.statistics import TensorStatistics, inspect_tensor
 from core.inspect.survey import SurveyRow, survey
@@ -27,6 +27,7 @@ from core.runtime.arithmetic import LLM_INT8_THRESHOLD
 from core.tensor_info import TensorInfo
 
 FINDINGS = 8  # that get their remedies; more are only named
+RANKED = 10  # channels of a tensor that are ranked
 PICTURE = (256, 512)  # rows and columns of a heat map, at most
 
 
@@ -224,10 +225,8 @@ def look_at(
     cells = np.zeros((height, width), np.float32)
     if cells.size:
         cells = pyramid.pooled((0, pyramid.rows), (0, pyramid.columns), height, width)
-    ranked = tuple(sorted(
-        (*rank_channels(statistics.rows, 10), *rank_channels(statistics.columns, 10)), key=lambda c: -c.ratio
-    ))  # fmt: skip
-    report = TensorReport(tensor, expert, statistics, cells, outlier_channels(statistics), ranked[:10])
+    ranked = rank_both(statistics, RANKED)[:RANKED]
+    report = TensorReport(tensor, expert, statistics, cells, outlier_channels(statistics), ranked)
     if plan is None:
         return report
     index = next((i for i, t in enumerate(plan.tensors) if tensor in t.source.sources), None)

@@ -87,7 +87,12 @@ class Bench:
         def everything() -> bool:
             if not times or self.page.state.tensor.name != BIG:
                 return False
-            if len(times) == 1 and view._reply is not None and view._reply.statistics.name == BIG and not view._steps:
+            if (
+                len(times) == 1
+                and view._reply is not None
+                and view._reply.statistics.name == BIG
+                and not view._turns.busy
+            ):
                 times.append(time.perf_counter())
             if len(times) == 2 and view.settled:
                 times.append(time.perf_counter())

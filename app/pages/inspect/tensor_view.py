@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QStringListModel, Qt, QTimer
@@ -24,6 +22,7 @@ from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.pages.inspect.channel_tables import error_columns, ranked_errors, weight_columns
 from app.pages.inspect.state import InspectState
+from app.pages.inspect.turns import Turns
 from app.plots.colors import ERRORS
 from app.plots.distribution import Distribution, DistributionPlot, Levels
 from app.plots.heat_map import CellsMatrix, HeatMap, HeatPicture
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
 
 FOLD = 440  # px of height below which the parts beside the heat map are tabs
 REST = 10  # ms without another choice before a tensor is read
-NEXT_TURN = 1  # ms: with 0 it would be the same turn of the event loop
 AXES = (("input", "Input channels (columns)"), ("output", "Output channels (rows)"))
 TABLE_WIDTHS = ("", "× median", "0.00000", "0.00000")
 WEIGHT_FACTS = ("Range", "Standard deviation", "Kurtosis", "Outlier ratio", "Outlier channels", "Zeros", "Not finite")
@@ -66,9 +64,7 @@ class TensorView(QWidget):
         self._error: ErrorMap | None = None
         self._waiting: set[str] = set()  # keys of jobs under way
         self._following = False  # a channel chosen here comes back as a signal
-        self._steps: deque[Callable[[], None]] = deque()  # what is still to be drawn, a turn of the event loop each
-        self._turn = QTimer(self, singleShot=True, interval=NEXT_TURN)
-        self._turn.timeout.connect(self._draw_next)
+        self._turns = Turns(self)  # what is still to be drawn
         self._timer = QTimer(self, singleShot=True, interval=REST)
         self._timer.timeout.connect(self._load)
         self._make_parts()
@@ -77,7 +73,7 @@ class TensorView(QWidget):
 
     @property
     def settled(self) -> bool:
-        return not self._waiting and not self._steps and not self._timer.isActive()
+        return not self._waiting and not self._turns.busy and not self._timer.isActive()
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
@@ -233,7 +229,7 @@ class TensorView(QWidget):
         self._reply = reply
         self.error.hide()
         self.retry.hide()
-        self._draw(
+        self._turns.add(
             self._show_heat, self._show_facts, lambda: self.channels.model.set_rows(reply.ranked), self._show_profile,
             self._show_distribution, lambda: self._state.set_statistics(reply.statistics, reply.outliers),
         )  # fmt: skip
@@ -265,7 +261,7 @@ class TensorView(QWidget):
 
     def _on_requantized(self, reply: FormatReply) -> None:
         self._format = reply
-        self._draw(self._show_distribution)
+        self._turns.add(self._show_distribution)
 
     def _ask_error(self) -> None:
         state = self._state
@@ -284,24 +280,13 @@ class TensorView(QWidget):
             return
         self._error = found
         shown = (self._show_heat, self._show_facts, self._show_profile) if self.error_button.isChecked() else ()
-        self._draw(*shown, lambda: self.error_channels.model.set_rows(ranked_errors(found)))
-
-    def _draw(self, *steps: Callable[[], None]) -> None:
-        """One after the other, the event loop turns in between; what waits already is not drawn twice."""
-        self._steps.extend(step for step in steps if step not in self._steps)
-        self._turn.start()
-
-    def _draw_next(self) -> None:
-        if self._steps:
-            self._steps.popleft()()
-        if self._steps:
-            self._turn.start()
+        self._turns.add(*shown, lambda: self.error_channels.model.set_rows(ranked_errors(found)))
 
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
     def _blank(self, text: str) -> None:
         self._reply = self._format = self._error = None
-        self._steps.clear()
+        self._turns.stop()
         self.error.hide()
         self.retry.hide()
         for plot in (self.heat, self.profile, self.distribution):
@@ -337,7 +322,7 @@ class TensorView(QWidget):
         if on:
             self._ask_error()
         if not on or self._error is not None:
-            self._draw(self._show_heat, self._show_facts, self._show_profile)
+            self._turns.add(self._show_heat, self._show_facts, self._show_profile)
         else:
             self.heat.clear(f"Quantizing to {self._state.format_shown}…")
             self.profile.clear(" ")

@@ -10,7 +10,7 @@ from app.plots.panel import PlotPanel
 
 
 class Turns(QObject):
-    """`do(steps)` calls one step a turn; a newer `do` forgets what is left of the one before."""
+    """One step a turn. `do(steps)` forgets what is left of those before, `add` comes after it."""
 
     def __init__(self, parent: QObject) -> None:
         super().__init__(parent)
@@ -24,6 +24,11 @@ class Turns(QObject):
 
     def do(self, steps: Sequence[Callable[[], object]]) -> None:
         self._steps = list(steps)
+        self._timer.start()
+
+    def add(self, *steps: Callable[[], object]) -> None:
+        """What waits already is not done twice."""
+        self._steps += [step for step in dict.fromkeys(steps) if step not in self._steps]
         self._timer.start()
 
     def stop(self) -> None:
