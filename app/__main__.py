@@ -12,11 +12,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # The commands import all of core, half a second that the window's first picture shall not wait for; only what
     # can be a command or an option is looked up there.
     if words and (words[0].startswith("-") or words[0].isalpha()):
-        from core.cli import main as headless
-        from core.cli_commands import COMMANDS
+        from core import cli
 
-        if words[0].startswith("-") or words[0] in COMMANDS:
-            return headless(words)
+        if words[0].startswith("-") or cli.is_command(words[0]):
+            return cli.main(words)
     from app.bootstrap import main as window
 
     return window(words)

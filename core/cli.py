@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,6 +32,8 @@ class _Usage(Exception):
 
 
 class _Parser(argparse.ArgumentParser):
+    commands: Mapping[str, argparse.ArgumentParser]
+
     def error(self, message: str) -> NoReturn:
         raise _Usage(f"{self.prog}: error: {message}\n{self.format_usage()}")
 
@@ -149,12 +151,18 @@ def _cancel_on_signals(token: CancelToken) -> Callable[[], None]:
     return leave
 
 
-def _parser() -> argparse.ArgumentParser:
+def is_command(word: str) -> bool:
+    """Whether `bitsmith WORD` is one of the commands."""
+    return word in _parser().commands
+
+
+def _parser() -> _Parser:
     parser = _Parser(prog="bitsmith", description="Quantize language-model checkpoints.")
     common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--version", action="version", version=f"bitsmith {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    parser.commands = commands.choices
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[common])

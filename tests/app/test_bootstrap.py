@@ -13,6 +13,7 @@ from app import system_check
 from app.dialogs.open_model import ModelDialog, holds_model
 from app.session import Session, SessionStore
 from app.settings import RECENT_LIMIT, Settings
+from core import cli
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="system libraries are Linux's concern")
 
@@ -78,6 +79,14 @@ def test_the_program_tells_commands_from_paths(monkeypatch: pytest.MonkeyPatch) 
     for words in ([], ["model.gguf"], ["models"], ["./info"], ["plan", "x.gguf"], ["--help"]):
         assert program.main(words) == 0
     assert [where for where, _ in calls] == ["window"] * 4 + ["headless"] * 2
+
+
+@pytest.mark.parametrize("command", sorted(cli._parser().commands))
+def test_every_command_is_known_to_the_program(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    import app.__main__ as program
+
+    assert program.main([command, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"usage: bitsmith {command}")
 
 
 def test_the_window_starts_without_loading_the_commands() -> None:
