@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     import numpy as np
 
     from core.checkpoint.base import Checkpoint
-    from core.inspect.compare import CompareRow
-    from core.inspect.group_map import GroupMap, Variant
-    from core.inspect.remedies import Finding, Remedy
+    from core.inspect.compare_rows import CompareRow
+    from core.inspect.findings import Finding
+    from core.inspect.granularity import Variant
+    from core.inspect.group_types import GroupMap
+    from core.inspect.remedies import Remedy
     from core.inspect.synthetic import Synthetic
     from core.plan import Plan
     from core.tensor_info import TensorInfo
@@ -159,7 +161,8 @@ def _span(column: int, columns: int) -> tuple[int, int]:
 def _variants(
     rows: np.ndarray, row: int, span: tuple[int, int], column: int, ask: GroupAsk, extent: tuple[float, float] | None
 ) -> tuple[tuple[Variant, ...], OpenedVariant | None]:
-    from core.inspect.group_map import WINDOW, side_by_side
+    from core.inspect.granularity import side_by_side
+    from core.inspect.group_types import WINDOW
 
     variants = side_by_side(rows, row, span, ask.bits, ask.symmetric, extent)
     chosen = next((v for v in variants if v.name == ask.opened), None)

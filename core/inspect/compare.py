@@ -14,7 +14,7 @@ import numpy as np
 from core.checkpoint.base import Checkpoint, Columns, Container
 from core.checkpoint.reading import windows
 from core.errors import UserError
-from core.inspect.compare_rows import SORT_KEYS, CompareRow, Match, WorstChannel, sort_rows, to_csv, to_json
+from core.inspect.compare_rows import CompareRow, Match, WorstChannel
 from core.inspect.logical import LogicalCheckpoint
 from core.inspect.tracing import source_rows
 from core.metrics.error import ErrorSum, measure, snr_db, squares
@@ -23,18 +23,6 @@ from core.models.read_mapped import read_mapped
 from core.progress import CancelToken
 from core.tensor_info import Role
 from core.threads import in_parallel
-
-__all__ = [
-    "SORT_KEYS",
-    "CompareRow",
-    "CompareStep",
-    "Match",
-    "WorstChannel",
-    "compare",
-    "sort_rows",
-    "to_csv",
-    "to_json",
-]
 
 BLOCK_VALUES = 1 << 19  # of both, read and compared by one thread at once
 WORST = 3  # channels of each axis that a row names

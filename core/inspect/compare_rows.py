@@ -1,4 +1,4 @@
-"""Rows of a comparison: sorted, as CSV, as JSON."""
+"""Rows of a comparison, as CSV and as JSON."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import csv
 import io
 import json
 import math
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -58,31 +57,6 @@ class CompareRow:
     nrmse: float
     worst: tuple[WorstChannel, ...] = ()
     note: str = ""
-
-
-SORT_KEYS = ("order", "name", "snr", "max_error", "nrmse", "match")
-
-
-def sort_rows(rows: Iterable[CompareRow], key: str, descending: bool = False) -> list[CompareRow]:
-    """By one of SORT_KEYS, 'order' being that of the files; rows without a figure go last either way."""
-    rows = list(rows)
-    if key == "order":
-        return rows[::-1] if descending else rows
-    value: dict[str, Callable[[CompareRow], Any]] = {
-        "name": lambda r: _natural(r.name or r.other_name),
-        "match": lambda r: r.match.value,
-        "snr": lambda r: None if r.error is None else r.error.snr_db,
-        "max_error": lambda r: None if r.error is None else r.error.max_error,
-        "nrmse": lambda r: None if math.isnan(r.nrmse) else r.nrmse,
-    }
-    of = value[key]
-    with_figure = [r for r in rows if of(r) is not None]
-    return sorted(with_figure, key=of, reverse=descending) + [r for r in rows if of(r) is None]
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Layer 10 after layer 9."""
-    return [(int(word), "") if word.isdecimal() else (-1, word) for word in re.split(r"(\d+)", name)]
 
 
 _FIGURES = ("snr_db", "nrmse", "rms_error", "max_error", "nonfinite")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.inspect.group_map import GroupMap
+from core.inspect.group_types import GroupMap
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,10 @@ from core.checkpoint.reading import PIECE
 from core.errors import UserError
 from core.formats import EncodeOptions
 from core.formats.pack_quantized import PackQuantized
-from core.inspect.granularity import Variant, side_by_side
 from core.inspect.group_bits import Packing, read_blocks, read_packed, with_original
 from core.inspect.group_types import (
-    WINDOW,
-    BitField,
     GroupMap,
-    Metadata,
     Place,
-    SourceRow,
     StoredArray,
     StoredBytes,
 )
@@ -33,19 +28,6 @@ from core.plan import Plan
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
 from kernels import ops
-
-__all__ = [
-    "WINDOW",
-    "BitField",
-    "GroupMap",
-    "Metadata",
-    "SourceRow",
-    "StoredArray",
-    "Variant",
-    "planned_group",
-    "side_by_side",
-    "stored_group",
-]
 
 
 def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, column: int) -> GroupMap:

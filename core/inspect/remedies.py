@@ -14,24 +14,12 @@ from core.errors import UserError
 from core.formats import FORMATS, Format, Method
 from core.formats.pack_quantized import PackQuantized
 from core.inspect.error_map import error_map
-from core.inspect.findings import Finding, FindingKind, channel_finding, findings
+from core.inspect.findings import Finding, FindingKind
 from core.plan import Action, Plan, TensorPlan, make_plan
 from core.preview import preview
 from core.progress import CancelToken, ErrorStats
 from core.recipe import KEEP, Recipe, Rule
 from core.tensor_info import Role
-
-__all__ = [
-    "Finding",
-    "FindingKind",
-    "Remedy",
-    "RemedyKind",
-    "apply",
-    "channel_finding",
-    "findings",
-    "measured_error",
-    "remedies",
-]
 
 QUICK_VALUES = 1 << 19  # of a tensor, for figures that come at once
 SMALL = 1 << 20  # values; such a tensor is measured whole at once

@@ -11,13 +11,15 @@ import numpy as np
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.inspect.activations import Activations
-from core.inspect.compare import CompareRow, compare
+from core.inspect.compare import compare
+from core.inspect.compare_rows import CompareRow
 from core.inspect.error_map import ErrorMap, error_map
+from core.inspect.findings import Finding, FindingKind, findings
 from core.inspect.grid import Grid, group_grid
 from core.inspect.group_map import planned_group
 from core.inspect.layerwise import TOKENS, measure_activations
 from core.inspect.outliers import OutlierChannel, outlier_channels, rank_both
-from core.inspect.remedies import Finding, FindingKind, Remedy, findings, remedies
+from core.inspect.remedies import Remedy, remedies
 from core.inspect.statistics import TensorStatistics, inspect_tensor
 from core.inspect.survey import SurveyRow, survey
 from core.plan import Plan, TensorPlan, make_plan

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from core.inspect.activations import ActivationLayer, Activations, Place
-from core.inspect.compare import CompareRow
-from core.inspect.remedies import Finding, Remedy
+from core.inspect.compare_rows import CompareRow
+from core.inspect.findings import Finding
+from core.inspect.remedies import Remedy
 from core.inspect.report import Report, TensorReport
 from core.inspect.statistics import ChannelStats, ValueStatistics, magnitude_edges
 from core.inspect.survey import SurveyRow

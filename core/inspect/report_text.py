@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator, Sequence
 
 from core.inspect.activations import BREAK_DB, Activations, Place
-from core.inspect.compare import CompareRow
+from core.inspect.compare_rows import CompareRow
 from core.inspect.figures import number
-from core.inspect.remedies import Finding, Remedy
+from core.inspect.findings import Finding
+from core.inspect.remedies import Remedy
 from core.inspect.report import Report, TensorReport
 from core.inspect.survey import SurveyRow
 from core.units import format_bytes, format_decibels, format_percent

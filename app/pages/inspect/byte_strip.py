@@ -13,7 +13,7 @@ from app.theme import BASE, CAPTION, SPACE_1, SPACE_2, current, mono_font, theme
 
 if TYPE_CHECKING:
     from app.pages.inspect.group_rows import ShownGroup
-    from core.inspect.group_map import BitField
+    from core.inspect.group_types import BitField
 
 FEWEST_LINES, MOST_LINES = 2, 6
 MOST_BYTES = 512  # drawn; a group never needs more

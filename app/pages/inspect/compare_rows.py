@@ -11,12 +11,12 @@ from app.models.table import Column, natural_key
 from core.units import format_count, format_decibels, format_percent
 
 if TYPE_CHECKING:
-    from core.inspect.compare import CompareRow, WorstChannel
+    from core.inspect.compare_rows import CompareRow, WorstChannel
 
 
 def compare_columns() -> tuple[Column, ...]:
     """Tensor, formats, SNR, max error, nRMSE, worst channel, and in words what could not be compared."""
-    from core.inspect.compare import Match
+    from core.inspect.compare_rows import Match
 
     def count(rows: Sequence[CompareRow]) -> str:
         done = sum(r.match is Match.COMPARED for r in rows)
@@ -84,7 +84,7 @@ def formats(row: CompareRow) -> str:
 
 def result(row: CompareRow) -> str:
     """In words: what was compared, or why it could not be."""
-    from core.inspect.compare import Match
+    from core.inspect.compare_rows import Match
 
     if row.match is Match.SHAPES:
         return f"shapes differ: {_shape(row.shape)} and {_shape(row.other_shape)}"
@@ -95,7 +95,7 @@ def result(row: CompareRow) -> str:
 
 def in_words(rows: Sequence[CompareRow]) -> str:
     """The whole comparison in two sentences."""
-    from core.inspect.compare import Match
+    from core.inspect.compare_rows import Match
 
     compared = [r for r in rows if r.match is Match.COMPARED and r.error is not None]
     exact = sum(math.isinf(r.error.snr_db) for r in compared if r.error is not None)

@@ -320,7 +320,7 @@ class CompareView(QWidget):
     # ---- taking it along -------------------------------------------------------------------------------------------
 
     def _copy(self) -> None:
-        from core.inspect.compare import to_csv
+        from core.inspect.compare_rows import to_csv
 
         QGuiApplication.clipboard().setText(to_csv(self.table.model.shown()))
 
@@ -331,7 +331,7 @@ class CompareView(QWidget):
 
     def save(self, path: Path) -> None:
         """Write the rows shown, as sorted, as .csv or .json."""
-        from core.inspect.compare import to_csv, to_json
+        from core.inspect.compare_rows import to_csv, to_json
 
         rows = self.table.model.shown()
         try:

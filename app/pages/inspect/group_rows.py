@@ -16,7 +16,7 @@ from core.units import format_count
 
 if TYPE_CHECKING:
     from app.jobs.inspect_more import OpenedVariant
-    from core.inspect.group_map import BitField, GroupMap
+    from core.inspect.group_types import BitField, GroupMap
 
 MINUS = "\u2212"
 ALL = "all bits"

@@ -8,8 +8,9 @@ from inspect_models import converted, gguf_recipe, open_checkpoint
 from tiny_models import write_llama
 
 from core.errors import UserError
+from core.inspect.granularity import side_by_side
 from core.inspect.grid import Grid, group_grid
-from core.inspect.group_map import planned_group, side_by_side
+from core.inspect.group_map import planned_group
 from core.inspect.synthetic import Synthetic, synthetic_rows
 
 

@@ -9,7 +9,8 @@ from tiny_models import write_llama
 
 from core.errors import UserError
 from core.formats import Method
-from core.inspect.group_map import GroupMap, planned_group, stored_group
+from core.inspect.group_map import planned_group, stored_group
+from core.inspect.group_types import GroupMap
 from core.inspect.in_format import recipe_with
 from core.plan import make_plan
 from core.recipe import Recipe

@@ -15,17 +15,9 @@ from tiny_models import write_llama
 from core.errors import Cancelled
 from core.formats import Method
 from core.inspect import remedies as module
+from core.inspect.findings import Finding, FindingKind, channel_finding, findings
 from core.inspect.outliers import OutlierChannel
-from core.inspect.remedies import (
-    Finding,
-    FindingKind,
-    RemedyKind,
-    apply,
-    channel_finding,
-    findings,
-    measured_error,
-    remedies,
-)
+from core.inspect.remedies import RemedyKind, apply, measured_error, remedies
 from core.inspect.survey import survey
 from core.output import output_size
 from core.plan import Action, make_plan
@@ -279,7 +271,7 @@ def test_findings_are_ranked_and_said_in_words(llama):
     assert [f.kind for f in found] == [FindingKind.OUTLIER] * 2 + [FindingKind.ERROR] * 2 + [FindingKind.GROUP_GAIN] * 2
     assert found[0].tensor == DOWN
     assert found[0].text == (
-        "model.layers.0.mlp.down_proj: the largest value is 12 × what 99.9 % of the values stay below; in w4a16-g128 "
+        "layers.0.mlp.down_proj: the largest value is 12 × what 99.9 % of the values stay below; in w4a16-g128 "
         "that coarsens its group."
     )
     assert found[2].text.endswith("keeps 14.0 dB in w4a16-g128, 6.0 dB less than the model's median tensor.")
@@ -358,7 +350,7 @@ def test_values_that_the_format_refuses_come_first_and_are_kept(tmp_path):
         assert [f.kind for f in found[:2]] == [FindingKind.REFUSED, FindingKind.OUTLIER]
         assert {f.tensor for f in found[1:]} == {"blk.0.ffn_down.weight"}, "its error is no figure"
         assert found[0].text == (
-            "blk.1.ffn_up stops the conversion: it holds 1 value that is NaN or infinite, which Q4_0 can not store."
+            "layers.1.mlp.up_proj (blk.1.ffn_up) stops the conversion: it holds 1 value that is NaN or infinite, which Q4_0 can not store."
         )
         offered = list(remedies(checkpoint, plan, found[0], CancelToken()))
         (kept,) = [r for r in offered if r.possible]
