@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.pages.inspect.measures import MEASURES, map_rows, survey_columns, value_of, words_about
 from app.pages.inspect.state import InspectState
+from app.pages.inspect.turns import Turns
 from app.plots.model_map import MapTensor, ModelMap, ModelPicture
 from app.services import Services
 from app.theme import SPACE_2, SPACE_3
@@ -38,7 +37,6 @@ FOLD, FOLD_ROWS = 380, 11  # px of height below which map and table are tabs, fo
 FOLD_MORE, FOLD_MOST = 20, 560  # … px more for each further row, whose label would have no place otherwise
 RATIO = 2  # the column that the table is sorted by at first
 FIRST_REFRESH, REFRESH = 1, 100  # ms until the first picture of the survey, and between two …
-NEXT_TURN = 1  # ms: with 0 it would be the same turn of the event loop
 CROWDED, CROWDED_REFRESH = 1000, 600  # … and with more tensors than this
 PLAN_REST = 400  # ms without another plan before its errors are predicted
 AHEAD = (TENSOR_KEY, FORMAT_KEY, ERROR_KEY)  # what somebody waits for goes before the survey
@@ -62,7 +60,7 @@ class MapView(QWidget):
         self._paused = False
         self._follower: QWidget | None = None  # shows what the survey finds while the map itself is hidden
         self._rest = REFRESH
-        self._steps: deque[Callable[[], None]] = deque()  # a turn of the event loop each
+        self._turns = Turns(self)
         self._make_parts()
         self._lay_out()
         self._connect()
@@ -97,8 +95,6 @@ class MapView(QWidget):
         self.table.view.sortByColumn(RATIO, Qt.SortOrder.DescendingOrder)
         self._refresh = QTimer(self, singleShot=True)
         self._refresh.timeout.connect(self._show_news)
-        self._turn = QTimer(self, singleShot=True, interval=NEXT_TURN)
-        self._turn.timeout.connect(self._next_step)
         self._plan_timer = QTimer(self, singleShot=True, interval=PLAN_REST)
         self._plan_timer.timeout.connect(self._start_if_needed)
 
@@ -142,7 +138,7 @@ class MapView(QWidget):
         self._jobs.discard(SURVEY_KEY)
         self._rows.clear()
         self._news.clear()
-        self._steps.clear()
+        self._turns.stop()
         self._changed.clear()
         self._damaged.clear()
         self._job, self._surveyed, self._paused = None, None, False
@@ -240,19 +236,12 @@ class MapView(QWidget):
         self._changed.update(tensor.name for tensor in news.values())
         self.table.model.replace_rows(news)
         self._show_progress()
-        self._steps.extend(step for step in (self._sort, self._show_map, self._tell) if step not in self._steps)
-        self._turn.start()
-
-    def _next_step(self) -> None:
-        if self._steps:
-            self._steps.popleft()()
-        if self._steps:
-            self._turn.start()
+        self._turns.add(self._sort, self._show_map, self._tell)
 
     @property
     def settled(self) -> bool:
         """Whether everything that was measured is shown and nothing more is on its way."""
-        return self._job is None and not self._steps and not self._news
+        return self._job is None and not self._turns.busy and not self._news
 
     def _sort(self) -> None:
         header = self.table.view.horizontalHeader()
