@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from core.checkpoint.base import Checkpoint
 from core.inspect.outliers import THRESHOLD, OutlierChannel, outlier_channels
-from core.plan import Action, Plan
+from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def channel_finding(plan: Plan, index: int, channel: OutlierChannel) -> Finding:
         kind=FindingKind.OUTLIER,
         tensor=t.name,
         index=index,
-        text=f"{_short(t.name)}: {channel.axis} channel {channel.index:,} reaches {times} the median channel; in "
+        text=f"{_called(t)}: {channel.axis} channel {channel.index:,} reaches {times} the median channel; in "
         f"{t.format_name} that coarsens {spoils}.",
         because=f"channel {channel.index:,} is {times} the median",
         ratio=channel.ratio,
@@ -134,7 +134,7 @@ def _loud(plan: Plan, index: int, ratio: float) -> Finding:
         kind=FindingKind.OUTLIER,
         tensor=t.name,
         index=index,
-        text=f"{_short(t.name)}: the largest value is {times} what 99.9 % of the values stay below; in "
+        text=f"{_called(t)}: the largest value is {times} what 99.9 % of the values stay below; in "
         f"{t.format_name} that coarsens its group.",
         because=f"its largest value is {times} the 99.9th percentile",
         ratio=ratio,
@@ -164,7 +164,7 @@ def _refused(known: _Known, plan: Plan) -> list[Finding]:
                     kind=FindingKind.REFUSED,
                     tensor=t.name,
                     index=i,
-                    text=f"{_short(t.name)} stops the conversion: {problem}.",
+                    text=f"{_called(t)} stops the conversion: {problem}.",
                     because=problem,
                     ratio=float(r.statistics.nonfinite) if r.statistics is not None else 0.0,
                     weight=math.inf,
@@ -184,7 +184,7 @@ def _errors(known: _Known, plan: Plan) -> list[Finding]:
             kind=FindingKind.ERROR,
             tensor=plan.tensors[i].name,
             index=i,
-            text=f"{_short(plan.tensors[i].name)} keeps {value:.1f} dB in {plan.tensors[i].format_name}, "
+            text=f"{_called(plan.tensors[i])} keeps {value:.1f} dB in {plan.tensors[i].format_name}, "
             f"{middle - value:.1f} dB less than the model's median tensor.",
             because=f"its SNR would be {middle - value:.1f} dB below the median",
             ratio=middle - value,
@@ -207,7 +207,7 @@ def _gains(known: _Known, plan: Plan) -> list[Finding]:
                 kind=FindingKind.GROUP_GAIN,
                 tensor=t.name,
                 index=i,
-                text=f"{_short(t.name)} would gain {gain:.1f} dB from finer scales than {t.format_name} has.",
+                text=f"{_called(t)} would gain {gain:.1f} dB from finer scales than {t.format_name} has.",
                 because=f"finer scales gain {gain:.1f} dB",
                 ratio=gain,
                 weight=gain,
@@ -220,5 +220,12 @@ def _times(ratio: float) -> str:
     return f"{ratio:,.0f} ×" if ratio >= 10 else f"{ratio:.1f} ×"
 
 
+def _called(t: TensorPlan) -> str:
+    """Its name in the open model, and where that is another one, in the output."""
+    planned, sources = _short(t.name), t.source.sources
+    own = _short(sources[0].name) if len(sources) == 1 else planned
+    return own if own == planned else f"{own} ({planned})"
+
+
 def _short(name: str) -> str:
-    return name.removesuffix(".weight")
+    return name.removeprefix("model.").removesuffix(".weight")

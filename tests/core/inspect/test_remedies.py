@@ -283,7 +283,8 @@ def test_a_channel_is_named_with_its_ratio(llama):
     plan = make_plan(llama, Recipe("Q4_0"))
     found: Finding = finding_of(plan)
     assert found.text == (
-        "blk.0.ffn_down: input channel 77 reaches 38 × the median channel; in Q4_0 that coarsens the groups it lies in."
+        "layers.0.mlp.down_proj (blk.0.ffn_down): input channel 77 reaches 38 × the median channel; in Q4_0 that coarsens "
+        "the groups it lies in."
     )
     assert (found.axis, found.channel, found.tensor) == ("input", 77, "blk.0.ffn_down.weight")
     assert np.isclose(found.weight, 20 * np.log10(37.6 / 2))
