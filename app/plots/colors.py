@@ -10,13 +10,11 @@ import numpy as np
 from PySide6.QtGui import QColor, QImage
 
 from app.theme import LIGHT, Theme
+from core.inspect import palette
 
-# 17 colours each at even distances, in between linear in sRGB: within 7 of 255 of the published tables (CC0).
 _ANCHORS = {
-    # van der Walt and Smith 2015
-    "viridis": "440154 48186A 472D7B 424086 3B528B 33638D 2C728E 26828E 21918C 1F9F88 27AD81 3DBC74 5CC863 81D34D "
-    "AADC32 D5E21A FDE725",
-    # Nuñez, Anderton and Renslow 2018
+    "viridis": palette.VIRIDIS,
+    # Nuñez, Anderton and Renslow 2018 (CC0), likewise
     "cividis": "00204D 002C69 06366E 2D426C 414D6B 52596C 61646F 6F7073 7D7C78 8B8779 9B9477 ACA174 BCAF6F CEBC68 "
     "E0CB5E F2DA50 FFEA46",
 }
@@ -30,10 +28,7 @@ NOT_FINITE, UNSEEN = 254, 255
 @lru_cache(maxsize=8)
 def shades(name: str) -> np.ndarray:
     """uint8 [SHADES, 3], from small to large."""
-    anchors = np.array([[int(a[i : i + 2], 16) for i in (0, 2, 4)] for a in _ANCHORS[name].split()], float)
-    places = np.linspace(0, len(anchors) - 1, SHADES)
-    table = np.stack([np.interp(places, np.arange(len(anchors)), anchors[:, c]) for c in range(3)], axis=1)
-    return np.rint(table).astype(np.uint8)
+    return palette.shades(_ANCHORS[name], SHADES)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from html import escape
 
 import numpy as np
 
-# Nine colours of viridis at even distances (van der Walt and Smith 2015, CC0), linear in between.
-_ANCHORS = "440154 472D7B 3B528B 2C728E 21918C 27AD81 5CC863 AADC32 FDE725"
+from core.inspect.palette import VIRIDIS, shades
+
 SHADES = 255  # indices of a PNG that stand for numbers; the last is for those that are none
 NOT_A_NUMBER = (200, 30, 60)
 WIDTH = 860  # of an SVG, in its own units
@@ -40,10 +40,7 @@ class HeatMap:
 @lru_cache(maxsize=1)
 def palette() -> np.ndarray:
     """uint8 [256, 3]: SHADES colours from small to large, then that of NaN and Inf."""
-    anchors = np.array([[int(a[i : i + 2], 16) for i in (0, 2, 4)] for a in _ANCHORS.split()], float)
-    places = np.linspace(0, len(anchors) - 1, SHADES)
-    shades = np.stack([np.interp(places, np.arange(len(anchors)), anchors[:, c]) for c in range(3)], axis=1)
-    return np.concatenate([np.rint(shades), [NOT_A_NUMBER]]).astype(np.uint8)
+    return np.concatenate([shades(VIRIDIS, SHADES), np.array([NOT_A_NUMBER], np.uint8)])
 
 
 def indices(values: np.ndarray, low: float, high: float, log: bool = True) -> np.ndarray:
