@@ -325,7 +325,7 @@ def test_a_damaged_model_is_judged_without_the_damaged_tensor(capsys, folder) ->
     lowest = out[out.index("The lowest predicted SNRs") : out.index("Findings")]
     assert name not in lowest
     assert DOWN in lowest
-    assert "blk.0.attn_q stops the conversion" in out
+    assert "layers.0.self_attn.q_proj (blk.0.attn_q) stops the conversion" in out
     rows = {t["name"]: t["predicted"] for t in as_json(capsys, folder, "--to", "Q4_0")["tensors"]}
     assert rows[name]["snr_db"] is None
     assert rows[DOWN]["snr_db"] > 10

@@ -283,8 +283,8 @@ def test_a_channel_is_named_with_its_ratio(llama):
     plan = make_plan(llama, Recipe("Q4_0"))
     found: Finding = finding_of(plan)
     assert found.text == (
-        "layers.0.mlp.down_proj (blk.0.ffn_down): input channel 77 reaches 38 × the median channel; in Q4_0 that coarsens "
-        "the groups it lies in."
+        "layers.0.mlp.down_proj (blk.0.ffn_down): input channel 77 reaches 38 × the median channel; in Q4_0 that "
+        "coarsens the groups it lies in."
     )
     assert (found.axis, found.channel, found.tensor) == ("input", 77, "blk.0.ffn_down.weight")
     assert np.isclose(found.weight, 20 * np.log10(37.6 / 2))
@@ -351,7 +351,8 @@ def test_values_that_the_format_refuses_come_first_and_are_kept(tmp_path):
         assert [f.kind for f in found[:2]] == [FindingKind.REFUSED, FindingKind.OUTLIER]
         assert {f.tensor for f in found[1:]} == {"blk.0.ffn_down.weight"}, "its error is no figure"
         assert found[0].text == (
-            "layers.1.mlp.up_proj (blk.1.ffn_up) stops the conversion: it holds 1 value that is NaN or infinite, which Q4_0 can not store."
+            "layers.1.mlp.up_proj (blk.1.ffn_up) stops the conversion: it holds 1 value that is NaN or infinite, "
+            "which Q4_0 can not store."
         )
         offered = list(remedies(checkpoint, plan, found[0], CancelToken()))
         (kept,) = [r for r in offered if r.possible]
