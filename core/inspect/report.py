@@ -71,6 +71,12 @@ class TensorReport:
     group: str = ""
     problem: str = ""
 
+    def channels(self, most: int) -> tuple[str, tuple[OutlierChannel, ...]]:
+        """What a table of channels says above it, and its rows: at most so many outliers, else the largest channels."""
+        if not self.outliers:
+            return "No channel is an outlier; the largest are", self.ranked[:5]
+        return f"{len(self.outliers):,} outlier channel{'' if len(self.outliers) == 1 else 's'}", self.outliers[:most]
+
 
 @dataclass(frozen=True)
 class Report:

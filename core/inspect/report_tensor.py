@@ -74,10 +74,7 @@ def _profile(name: str, stats: ChannelStats, what: str, outliers: tuple[OutlierC
 
 
 def _outliers(t: TensorReport) -> str:
-    chosen = t.outliers[:16]
-    title = f"{len(t.outliers):,} outlier channel{'' if len(t.outliers) == 1 else 's'}"
-    if not chosen:
-        chosen, title = t.ranked[:5], "No channel is an outlier; the largest are"
+    title, chosen = t.channels(16)
     rows = [(c.axis, f"{c.index:,}", number(c.max), number(c.rms), f"{number(c.ratio)} ×") for c in chosen]
     return table(("Axis", "Channel", "Largest |w|", "RMS", "Times the median channel"), rows, title, (1, 2, 3, 4))
 

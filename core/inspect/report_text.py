@@ -90,10 +90,7 @@ def _tensor(t: TensorReport) -> Iterator[str]:
         yield f"  levels in use in {t.group}: {format_percent(t.grid.used, 0)} of {len(t.grid.levels):,}"
     if t.problem:
         yield f"  {t.problem}"
-    chosen = t.outliers[:LINES]
-    title = f"{len(t.outliers):,} outlier channel{'' if len(t.outliers) == 1 else 's'}"
-    if not chosen:
-        chosen, title = t.ranked[:5], "No channel is an outlier; the largest are"
+    title, chosen = t.channels(LINES)
     lines = [(c.axis, f"{c.index:,}", number(c.max), number(c.rms), f"{number(c.ratio)} ×") for c in chosen]
     yield from _table(title, ("axis", "channel", "largest", "RMS", "× median"), lines)
 
