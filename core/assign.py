@@ -213,9 +213,13 @@ def _names(t: MappedTensor) -> list[str]:
     return [t.name, *(s.name for s in t.sources)]
 
 
+def quantizable(t: MappedTensor, target: Target) -> bool:
+    """Whether any format of fewer bits can hold it in such an output."""
+    return _folder_quantizable(t) if target.is_folder else _gguf_quantizable(t)
+
+
 def _first_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target: Target) -> dict[str, Rule]:
     """The rule that decides a tensor, by its name. Raises UserError for a rule that changes nothing."""
-    can = _folder_quantizable if target.is_folder else _gguf_quantizable
     first: dict[str, Rule] = {}
     deadline = time.monotonic() + MOST_SECONDS
     for rule in rules:
@@ -234,7 +238,7 @@ def _first_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target:
                 f"The rule '{rule.pattern}' matches no tensor.",
                 f"Names look like '{example}'; 'bitsmith plan' lists them all.",
             )
-        if rule.format.lower() != KEEP and not any(can(t) for t in found):
+        if rule.format.lower() != KEEP and not any(quantizable(t, target) for t in found):
             raise UserError(
                 f"The rule '{rule.pattern}' matches only tensors that can not be quantized, such as '{found[0].name}'.",
                 "Remove the rule, or let it match weight matrices.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from core.assign import quantizable
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats import FORMATS
@@ -21,6 +22,8 @@ def plan_in_format(checkpoint: Checkpoint, plan: Plan, number: int, format_name:
     tensor = plan.tensors[number]
     if not format_name or format_name == tensor.format_name:
         return plan, number
+    if not quantizable(tensor.source, plan.target):
+        raise UserError(f"{tensor.name} stays in {tensor.format_name}: {tensor.reason}.", "Choose a weight matrix.")
     containers = {f.container for f in FORMATS if f.name == format_name}
     if plan.target.container in containers:
         other = make_plan(checkpoint, recipe_with(plan.recipe, tensor.name, format_name))

@@ -11,7 +11,7 @@ from core.errors import UserError
 from core.formats import Method
 from core.inspect.group_map import planned_group, stored_group
 from core.inspect.group_types import GroupMap
-from core.inspect.in_format import recipe_with
+from core.inspect.in_format import plan_in_format, recipe_with
 from core.plan import make_plan
 from core.recipe import Recipe
 
@@ -246,3 +246,15 @@ def test_types_that_store_several_values_in_one_code_say_so(tmp_path):
     path.write_bytes(gguf_bytes([gguf_text("general.architecture", "llama")], entries, bytes(96)))
     with open_checkpoint(path) as checkpoint, pytest.raises(UserError, match="IQ2_XXS stores several"):
         stored_group(checkpoint, checkpoint.tensors[0], 0, 0)
+
+
+@pytest.mark.parametrize("target", ["Q4_0", "w4a16-g32"])
+def test_a_vector_in_another_format_is_refused_in_its_own_words(target, tmp_path) -> None:
+    with open_checkpoint(write_llama(tmp_path / "tiny")) as checkpoint:
+        plan = make_plan(checkpoint, Recipe(target))
+        number = next(i for i, t in enumerate(plan.tensors) if "norm" in t.name)
+        assert plan_in_format(checkpoint, plan, number, "") == (plan, number)
+        for other in ("Q8_0", "w8a16-g128"):
+            with pytest.raises(UserError, match=r"norm.*stays in") as refused:
+                plan_in_format(checkpoint, plan, number, other)
+            assert refused.value.hint == "Choose a weight matrix."
