@@ -32,6 +32,13 @@ def importance() -> np.ndarray:
     return np.exp(np.random.default_rng(7).standard_normal(COLUMNS)).astype(np.float32)
 
 
+def few_columns() -> np.ndarray:
+    """float32 [1024]: all importance in one column of 256, in one of 32, in two of every 16; the last 256 lognormal."""
+    column = np.arange(256)
+    two = np.where(column % 16 < 2, np.random.default_rng(11).uniform(0.1, 1, 256), 0)
+    return np.concatenate([column == 77, column % 32 == 9, two, importance()[768:]]).astype(np.float32)
+
+
 def error_percent(kind: str, x: np.ndarray, data: np.ndarray, weights: np.ndarray | None) -> float:
     """100 · √(Σ w·(x − decoded)² / Σ w·x²) in float64, decoded by the `gguf` package."""
     w = 1.0 if weights is None else weights.astype(np.float64)

@@ -30,6 +30,11 @@ MANY_STEPS = 272
 # Added to the error of what breaks that promise.
 BROKEN = np.float32(1.0e30)
 
+# In some super-blocks nearly all importance is in at most two columns of each sub-block. What the fits compare is then
+# nothing but rounding; instead every L (and M) is tried on these columns alone. All others together have less than this
+# share of the importance.
+_REST = np.float32(2.0**-12)
+
 _TWO_POW_60 = np.float32(2.0**60)
 
 
@@ -78,6 +83,13 @@ def store_scale(scale: np.ndarray, block: Normalised) -> StoredScale:
     return StoredScale(stored, stored.view(np.float16).astype(np.float32) * block.inverse)
 
 
+def neighbour(scale: StoredScale, k: int, block: Normalised) -> StoredScale:
+    """The float16 that is k steps further from zero."""
+    size = np.clip((scale.bits & np.uint16(0x7FFF)).astype(np.int32) + k, 1, 0x7BFF).astype(np.uint16)
+    stored = size | (scale.bits & np.uint16(0x8000))
+    return StoredScale(stored, stored.view(np.float16).astype(np.float32) * block.inverse)
+
+
 def largest_sub(limit: float, k: int) -> np.float32:
     """What candidate k of a super-block's scale stores the largest sub-scale as.
 
@@ -102,6 +114,24 @@ def total(parts: np.ndarray) -> np.ndarray:
     for j in range(parts.shape[1]):
         result = result + parts[:, j]
     return result
+
+
+def few_count(w: np.ndarray, sub_blocks: int) -> np.ndarray:
+    """Of importance [B, n]: whether the two greatest of each sub-block are nearly all, see _REST. bool [B]."""
+    parts = split(w, sub_blocks)
+    first = second = sums = np.zeros(len(parts), np.float32)
+    for i in range(parts.shape[1]):
+        second = maximum(second, minimum(first, parts[:, i]))
+        first = maximum(first, parts[:, i])
+        sums = sums + parts[:, i]
+    rest = total((sums - first - second).reshape(-1, sub_blocks))
+    return rest < total(sums.reshape(-1, sub_blocks)) * _REST
+
+
+def few_values(x: np.ndarray, w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two values of greatest importance of each row, the first of equals, and their importance: [rows, 2] each."""
+    at = np.argsort(-w, axis=1, kind="stable")[:, :2]
+    return np.take_along_axis(x, at, axis=1), np.take_along_axis(w, at, axis=1)
 
 
 def without_trace(w: np.ndarray) -> np.ndarray:

@@ -21,9 +21,12 @@ from kernels.reference.search import (
     NO_STEP,
     Normalised,
     StoredScale,
+    few_count,
+    few_values,
     ggml_step,
     largest_sub,
     mean_square,
+    neighbour,
     split,
     store_scale,
     top_step,
@@ -179,10 +182,11 @@ def fit_affine(x: np.ndarray, w: np.ndarray | None, levels: int, search: LineFit
 
 
 def limit_line(line: AffineLine, allowed: np.ndarray, levels: int) -> AffineLine:
-    """Holds a line to where no value is cut off by more than allowed."""
+    """Holds a line to where no value is cut off by more than allowed. Its upper end never moves down."""
     inside = allowed * FIT_SHARE
     low = minimum(line.minimum, line.low + inside)
-    scale = maximum(line.scale, (line.high - inside - low) * (ONE / np.float32(levels)))
+    top = maximum(line.high - inside, line.minimum + line.scale * np.float32(levels))
+    scale = maximum(line.scale, (top - low) * (ONE / np.float32(levels)))
     return replace(line, scale=scale, minimum=low)
 
 
@@ -385,6 +389,69 @@ def _ggml_choice(block: Normalised, search: AffineSearch, line: AffineLine) -> A
     return replace(now, error=total(error.reshape(sub.shape)))
 
 
+def _settle_few(
+    block: Normalised, search: AffineSearch, line: AffineLine, d: StoredScale, dmin: StoredScale
+) -> AffineScales:
+    """Where two values of each sub-block count: the L and M that suit them best, if all values together agree."""
+    settled = _settle(block, search, line, d, dmin)
+    shape = line.scale.shape
+    assert block.w is not None
+    x, w = split(block.x, shape[1]), split(block.w, shape[1])
+    few_x, few_w = few_values(x, w)
+    allowed = (block.largest * np.float32(search.error_bound))[:, None]
+    per_block = np.repeat(np.arange(shape[0]), shape[1])
+    low_limit, high_limit = (line.low + allowed).reshape(-1), (line.high - allowed).reshape(-1)
+    low = -(dmin.value[per_block, None] * np.arange(search.highest + 1, dtype=np.float32))  # [B · s, M]
+    sub, sub_min = np.zeros(len(x), np.float32), np.zeros(len(x), np.float32)
+    least = np.full(len(x), LARGEST_SUM)
+    for candidate in range(search.highest + 1):
+        scale = (d.value[per_block] * np.float32(candidate))[:, None]
+        step = np.where(scale == ZERO, NO_STEP, scale)
+        inverse_step = ONE / step
+        offset = -(low * inverse_step)
+        error = np.zeros_like(low)
+        for k in range(2):
+            scaled = few_x[:, k, None] * inverse_step + offset
+            e = scaled - rint(clamp(scaled, 0, search.levels))
+            error = error + few_w[:, k, None] * e * e
+        broken = (low_limit[:, None] < low) | (scale * np.float32(search.levels) + low < high_limit[:, None])
+        error = error * (step * step) + np.where(broken, BROKEN, ZERO)
+        at = error.argmin(axis=1)
+        error = error[np.arange(len(x)), at]
+        better = error < least
+        least, sub = np.where(better, error, least), np.where(better, np.float32(candidate), sub)
+        sub_min = np.where(better, at.astype(np.float32), sub_min)
+
+    def errors(sub: np.ndarray, sub_min: np.ndarray) -> np.ndarray:
+        scale, low = d.value[:, None] * sub, -(dmin.value[:, None] * sub_min)
+        broken = (line.low + allowed < low) | (scale * np.float32(search.levels) + low < line.high - allowed)
+        squares, _ = affine_errors(x, w, scale.reshape(-1), low.reshape(-1), search.levels)
+        return squares.reshape(shape) + np.where(broken, BROKEN, ZERO)
+
+    few_sub, few_min = sub.reshape(shape), sub_min.reshape(shape)
+    tried, kept = errors(few_sub, few_min), errors(settled.sub, settled.sub_min)
+    better = tried < kept
+    best, best_min = np.where(better, few_sub, settled.sub), np.where(better, few_min, settled.sub_min)
+    return AffineScales(d, dmin, best, best_min, total(np.where(better, tried, kept)))
+
+
+def _search_few(block: Normalised, search: AffineSearch, line: AffineLine, best: AffineScales) -> AffineScales:
+    """Every L and M where few columns count, with d, its neighbours, and a fit to the codes."""
+    assert block.w is not None
+    few = few_count(block.w, best.sub.shape[1])
+    if not few.any():
+        return best
+    middle, steps = best.d, 8 if search.highest < 63 else 1  # the fewer L and M, the more d
+    for k in range(-steps, steps + 2):
+        if k <= steps:
+            d, dmin = neighbour(middle, k, block), best.dmin
+        else:
+            d, dmin, line = _refit(block, search, best, line)
+        now = _settle_few(block, search, line, d, dmin)
+        best = best.or_better(replace(now, error=np.where(few, now.error, LARGEST_SUM)))
+    return best
+
+
 def search_affine(block: Normalised, sub_blocks: int, search: AffineSearch) -> AffineScales:
     """d, dmin and every L, M of super-blocks x [B, n] with `sub_blocks` sub-blocks each."""
     x, w = split(block.x, sub_blocks), None if block.w is None else split(block.w, sub_blocks)
@@ -404,7 +471,7 @@ def search_affine(block: Normalised, sub_blocks: int, search: AffineSearch) -> A
     for moves in True, False:
         now = _settle(block, search, own, *_choose_d(block, search, MANY_STEPS, own, moves))
         best = best.or_better(replace(now, error=np.where(polished, now.error, LARGEST_SUM)))
-    return best
+    return _search_few(block, search, own, best)
 
 
 def affine_codes(block: Normalised, scales: AffineScales, levels: int) -> np.ndarray:

@@ -21,8 +21,11 @@ from kernels.reference.search import (
     NO_STEP,
     Normalised,
     StoredScale,
+    few_count,
+    few_values,
     largest_sub,
     mean_square,
+    neighbour,
     split,
     store_scale,
     total,
@@ -68,6 +71,8 @@ class GgmlScales:
 
 # How ggml's Q3_K finds d, with importance.
 _GGML_D = GgmlScales(-32.0, -31.1, -0.1, 19, False, False)
+# Of d where few columns count, see _search_few.
+_FEW_GRID, _FEW_RATIO, _FEW_STEPS = 48, np.float32(1.1), 8
 # ggml's reaches lie close together: for our weights it is enough to look at one in three.
 _OUR_SHARE = 3
 
@@ -295,6 +300,58 @@ def _polish(
     return best
 
 
+def _settle_few(
+    codes: Codes, block: Normalised, search: SymmetricSearch, own: SubScale, scales: SymmetricScales
+) -> SymmetricScales:
+    """Where two values of each sub-block count: the L that suits them best, if all values together agree."""
+    scales = _settle(codes, block, search, own, scales)
+    assert block.w is not None
+    shape = scales.sub.shape
+    x, w = few_values(split(block.x, shape[1]), split(block.w, shape[1]))
+    pair = Normalised(x.reshape(shape[0], -1), w.reshape(shape[0], -1), block.unit, block.inverse, block.largest)
+    sub, least = np.zeros(shape, np.float32), np.full(shape, LARGEST_SUM)
+    for candidate in np.arange(search.lowest, search.highest + 1, dtype=np.float32):
+        tried = np.full(shape, candidate)
+        error = _stored_errors(codes, pair, own, scales.d.value[:, None] * tried)
+        better = error < least
+        sub, least = np.where(better, tried, sub), np.where(better, error, least)
+    error = _stored_errors(codes, block, own, scales.d.value[:, None] * sub)
+    settled = _stored_errors(codes, block, own, scales.d.value[:, None] * scales.sub)
+    better = error < settled
+    return SymmetricScales(scales.d, np.where(better, sub, scales.sub), total(np.where(better, error, settled)))
+
+
+def _search_few(
+    codes: Codes, block: Normalised, search: SymmetricSearch, own: SubScale, best: SymmetricScales
+) -> SymmetricScales:
+    """Where few columns count: d over all that the limits of scales allow, since many meet the codes of few values.
+
+    Then the neighbours of the best, each time with a fit to the codes at the end.
+    """
+    assert block.w is not None
+    few = few_count(block.w, best.sub.shape[1])
+    if not few.any():
+        return best
+
+    def consider(d: StoredScale) -> SymmetricScales:
+        sub = rint(clamp(own.scale * inverse(d.value)[:, None], search.lowest, search.highest))
+        now = _settle_few(codes, block, search, own, SymmetricScales(d, sub, best.error))
+        return best.or_better(SymmetricScales(d, now.sub, np.where(few, now.error, LARGEST_SUM)))
+
+    least = own.least[:, 0]
+    for j in range(1, own.least.shape[1]):
+        least = maximum(least, own.least[:, j])
+    d = least * np.float32(-1 / search.lowest)
+    for _ in range(_FEW_GRID):
+        best = consider(store_scale(d, block))
+        d = d * _FEW_RATIO
+    best = consider(store_scale(_fit_d(codes, block, best), block))
+    middle = best.d
+    for k in range(-_FEW_STEPS, _FEW_STEPS + 1):
+        best = consider(neighbour(middle, k, block))
+    return consider(store_scale(_fit_d(codes, block, best), block))
+
+
 def _fit_d(codes: Codes, block: Normalised, scales: SymmetricScales) -> np.ndarray:
     """d fitted by least squares to all codes."""
     sub = scales.sub
@@ -355,7 +412,11 @@ def search_symmetric(codes: Codes, block: Normalised, sub_blocks: int, search: S
     for _ in range(search.d_refits):
         d = store_scale(_fit_d(codes, block, best), block)
         best = best.or_better(_settle(codes, block, search, own, SymmetricScales(d, best.sub, best.error)))
-    return best if block.w is None or search.polished == 0 else _polish(codes, block, search, own, best)
+    if block.w is None:
+        return best
+    if search.polished > 0:
+        best = _polish(codes, block, search, own, best)
+    return _search_few(codes, block, search, own, best)
 
 
 def scaled_values(block: Normalised, scales: SymmetricScales) -> np.ndarray:

@@ -67,6 +67,21 @@ def test_every_instruction_set_gives_the_bytes_of_the_reference(kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_where_few_columns_count_every_instruction_set_gives_the_same_bytes(kind) -> None:
+    x, weights = samples.samples()["channels"][:2], samples.few_columns()
+    with dispatch.only("reference"):
+        want = ops.encode_blocks(kind, x, weights)
+    for backend in dispatch.backends():
+        with dispatch.only(backend):
+            assert np.array_equal(ops.encode_blocks(kind, x, weights), want), f"{kind}, {backend}"
+
+
+def test_a_column_of_32_that_has_all_importance_is_met() -> None:
+    x, weights = samples.samples()["normal"], (np.arange(samples.COLUMNS) % 32 == 9).astype(np.float32)
+    assert samples.error_percent("IQ4_XS", x, ops.encode_blocks("IQ4_XS", x, weights), weights) < 0.25
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_value_leaves_its_formats_bound(kind) -> None:
     samples.assert_within_bound(kind, *BOUNDS[kind])
 

@@ -99,6 +99,14 @@ BITSMITH_INLINE StoredScale store_scale(const F& scale, const Block& block) {
     return {stored, from_f16(stored) * block.inverse};
 }
 
+// The float16 that is k steps further from zero.
+template <class Block>
+BITSMITH_INLINE StoredScale neighbour(const StoredScale& scale, int k, const Block& block) {
+    const I size = max(min((scale.bits & splat(0x7FFF)) + splat(k), splat(0x7BFF)), splat(1));
+    const I stored = size | (scale.bits & splat(0x8000));
+    return {stored, from_f16(stored) * block.inverse};
+}
+
 // What candidate k of a super-block's scale stores the largest sub-scale as, in units of the largest it can be: half
 // integers downwards, and the 16th two thirds, for float16 so small that the nearest to all others would be cut off.
 BITSMITH_INLINE float largest_sub(float limit, int k) {
@@ -174,6 +182,46 @@ BITSMITH_INLINE F weigh(const F* w, int i, const F& a) {
     } else {
         return a;
     }
+}
+
+// In some super-blocks nearly all importance is in at most two columns of each sub-block. What the fits above compare
+// is then nothing but rounding; instead every L (and M) is tried on these columns alone. All others together have less
+// than this share of the importance.
+constexpr float kRest = 1.0f / (1 << 12);
+template <int kSubBlocks>
+inline M few_count(const F w[256]) {
+    constexpr int kValues = 256 / kSubBlocks;
+    F all = splat(0.0f), rest = all;
+    for (int j = 0; j < kSubBlocks; ++j) {
+        F first = splat(0.0f), second = first, sum = first;
+        BITSMITH_UNROLL_VALUES for (int i = j * kValues; i < (j + 1) * kValues; ++i) {
+            second = max(second, min(first, w[i]));
+            first = max(first, w[i]);
+            sum = sum + w[i];
+        }
+        all = all + sum;
+        rest = rest + (sum - first - second);
+        // Importance is below 2, so that this is more than the share of any sum. Mostly the first sub-block shows it.
+        if (!any(less(rest, splat(2.0f * 256.0f * kRest)))) return less(rest, splat(0.0f));
+    }
+    return less(rest, all * splat(kRest));
+}
+// The two values of greatest importance, the first of equals.
+struct Few {
+    F x[2], w[2];
+};
+template <int kValues>
+inline Few few_values(const F* x, const F* w) {
+    const F zero = splat(0.0f);
+    Few few = {{zero, zero}, {zero, zero}};
+    for (int i = 0; i < kValues; ++i) {
+        const M first = less(few.w[0], w[i]), second = less(few.w[1], w[i]);
+        few.x[1] = select(first, few.x[0], select(second, x[i], few.x[1]));
+        few.w[1] = select(first, few.w[0], select(second, w[i], few.w[1]));
+        few.x[0] = select(first, x[i], few.x[0]);
+        few.w[0] = select(first, w[i], few.w[0]);
+    }
+    return few;
 }
 
 // Σ w·e² with a scale (and minimum) as stored, and the largest |e| where it is asked for.

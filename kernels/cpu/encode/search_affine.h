@@ -159,12 +159,14 @@ inline AffineLine fit_affine(const F* x, const F* w, const LineFits& search) {
     return line;
 }
 
-// Holds a line to where no value is cut off by more than allowed.
+// Holds a line to where no value is cut off by more than allowed. Its upper end never moves down: a value of great
+// importance may lie there.
 template <int kLevels>
 BITSMITH_INLINE void limit_line(AffineLine& line, const F& allowed) {
     const F inside = allowed * splat(kFitShare);
+    const F top = max(line.high - inside, line.minimum + line.scale * splat(float(kLevels)));
     line.minimum = min(line.minimum, line.low + inside);
-    line.scale = max(line.scale, (line.high - inside - line.minimum) * splat(1.0f / kLevels));
+    line.scale = max(line.scale, (top - line.minimum) * splat(1.0f / kLevels));
 }
 
 template <int kSubBlocks>
@@ -427,6 +429,70 @@ inline void polish(const Normalised<256, true>& block, const AffineSearch& searc
     }
 }
 
+// Where two values of each sub-block count: the L and M that suit them best, if all values together agree.
+template <int kLevels, int kHighest, int kSubBlocks>
+inline void settle_few(const Normalised<256, true>& block, const AffineSearch& search, const AffineLine* line,
+                       AffineScales<kSubBlocks>& scales) {
+    constexpr int kValues = 256 / kSubBlocks;
+    const F allowed = block.largest * splat(search.error_bound);
+    settle<kLevels, kHighest, kSubBlocks, true>(block, search, line, scales);
+    scales.error = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F *x = block.x + j * kValues, *w = block.w + j * kValues;
+        const Few few = few_values<kValues>(x, w);
+        F sub = splat(0.0f), sub_min = sub, least = splat(kLargestSum);
+        for (int l = 0; l <= kHighest; ++l) {
+            const F scale = scales.d.value * splat(float(l));
+            const F step = select(equal(scale, splat(0.0f)), splat(kNoStep), scale), inverse_step = splat(1.0f) / step;
+            const F square = step * step, top = scale * splat(float(kLevels));
+            for (int m = 0; m <= kHighest; ++m) {
+                const F minimum = negate(scales.dmin.value * splat(float(m)));
+                const F offset = negate(minimum * inverse_step);
+                F error = splat(0.0f);
+                for (int k = 0; k < 2; ++k) {
+                    const F scaled = few.x[k] * inverse_step + offset;
+                    const F e = scaled - rint(clamp(scaled, 0.0f, float(kLevels)));
+                    error = error + few.w[k] * e * e;
+                }
+                const M broken = less(line[j].low + allowed, minimum) | less(top + minimum, line[j].high - allowed);
+                error = error * square + select(broken, splat(kBroken), splat(0.0f));
+                const M better = less(error, least);
+                least = select(better, error, least);
+                sub = select(better, splat(float(l)), sub);
+                sub_min = select(better, splat(float(m)), sub_min);
+            }
+        }
+        const auto error_of = [&](const F& l, const F& m) {
+            return stored_error<kLevels, kValues, true>(x, w, scales.d.value * l, negate(scales.dmin.value * m),
+                                                        line[j], allowed);
+        };
+        const F error = error_of(sub, sub_min), settled = error_of(scales.sub[j], scales.sub_min[j]);
+        const M better = less(error, settled);
+        scales.sub[j] = select(better, sub, scales.sub[j]);
+        scales.sub_min[j] = select(better, sub_min, scales.sub_min[j]);
+        scales.error = scales.error + select(better, error, settled);
+    }
+}
+template <int kLevels, int kHighest, int kSubBlocks>
+inline void search_few(const Normalised<256, true>& block, const AffineSearch& search, AffineLine line[kSubBlocks],
+                       AffineScales<kSubBlocks>& best) {
+    const M few = few_count<kSubBlocks>(block.w);
+    if (!any(few)) return;
+    constexpr int kSteps = kHighest < 63 ? 8 : 1;  // the fewer L and M, the more d
+    const StoredScale middle = best.d;
+    for (int k = -kSteps; k <= kSteps + 1; ++k) {
+        AffineScales<kSubBlocks> now = best;
+        if (k <= kSteps) {
+            now.d = neighbour(middle, k, block);
+        } else {
+            refit<kLevels, kSubBlocks, true>(block, now, line);
+        }
+        settle_few<kLevels, kHighest, kSubBlocks>(block, search, line, now);
+        now.error = select(few, now.error, splat(kLargestSum));
+        keep_better(best, now);
+    }
+}
+
 // d, dmin and every L, M (0 … kHighest) of a super-block of 256 values.
 template <int kLevels, int kHighest, int kSubBlocks, bool kWeighted>
 inline AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& block, const AffineSearch& search) {
@@ -454,7 +520,10 @@ inline AffineScales<kSubBlocks> search_affine(const Normalised<256, kWeighted>& 
         keep_better(best, now);
     }
     if constexpr (kWeighted) {
-        if (search.d_refits > 0) polish<kLevels, kHighest, kSubBlocks>(block, search, own, best);
+        if (search.d_refits > 0) {
+            polish<kLevels, kHighest, kSubBlocks>(block, search, own, best);
+            search_few<kLevels, kHighest, kSubBlocks>(block, search, own, best);
+        }
     }
     return best;
 }

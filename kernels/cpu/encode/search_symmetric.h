@@ -300,6 +300,62 @@ inline void polish(const Normalised<256, true>& block, const SymmetricSearch& se
     }
 }
 
+// Where two values of each sub-block count: the L that suits them best, if all values together agree.
+template <class Codes, int kSubBlocks>
+inline void settle_few(const Normalised<256, true>& block, const SymmetricSearch& search, const SubScale* own,
+                       SymmetricScales<kSubBlocks>& scales) {
+    constexpr int kValues = 256 / kSubBlocks;
+    settle<Codes, kSubBlocks, true>(block, search, own, scales);
+    scales.error = splat(0.0f);
+    for (int j = 0; j < kSubBlocks; ++j) {
+        const F *x = block.x + j * kValues, *w = block.w + j * kValues;
+        const Few few = few_values<kValues>(x, w);
+        F sub = splat(0.0f), least = splat(kLargestSum);
+        for (float l = search.lowest; l <= search.highest; ++l) {
+            const F error = stored_error<Codes, 2, true>(few.x, few.w, scales.d.value * splat(l), own[j]);
+            const M better = less(error, least);
+            least = select(better, error, least);
+            sub = select(better, splat(l), sub);
+        }
+        const F error = stored_error<Codes, kValues, true>(x, w, scales.d.value * sub, own[j]);
+        const F settled = stored_error<Codes, kValues, true>(x, w, scales.d.value * scales.sub[j], own[j]);
+        const M better = less(error, settled);
+        scales.sub[j] = select(better, sub, scales.sub[j]);
+        scales.error = scales.error + select(better, error, settled);
+    }
+}
+// Tries d over all that the limits of scales allow, since the codes of few values are met by many, then the neighbours
+// of the best, each time with a fit to the codes at the end.
+constexpr int kFewGrid = 48, kFewSteps = 8;
+constexpr float kFewRatio = 1.1f;
+template <class Codes, int kSubBlocks>
+inline void search_few(const Normalised<256, true>& block, const SymmetricSearch& search, const SubScale* own,
+                       SymmetricScales<kSubBlocks>& best) {
+    const M few = few_count<kSubBlocks>(block.w);
+    if (!any(few)) return;
+    const auto consider = [&](const StoredScale& d) {
+        SymmetricScales<kSubBlocks> now;
+        now.d = d;
+        const F inverse_d = inverse(d.value);
+        for (int j = 0; j < kSubBlocks; ++j)
+            now.sub[j] = rint(clamp(own[j].scale * inverse_d, search.lowest, search.highest));
+        settle_few<Codes, kSubBlocks>(block, search, own, now);
+        now.error = select(few, now.error, splat(kLargestSum));
+        keep_better(best, now);
+    };
+    F least = own[0].least;
+    for (int j = 1; j < kSubBlocks; ++j) least = max(least, own[j].least);
+    F d = least * splat(-1.0f / search.lowest);
+    for (int k = 0; k < kFewGrid; ++k) {
+        consider(store_scale(d, block));
+        d = d * splat(kFewRatio);
+    }
+    consider(store_scale(fit_d<Codes, kSubBlocks, true>(block, best), block));
+    const StoredScale middle = best.d;
+    for (int k = -kFewSteps; k <= kFewSteps; ++k) consider(neighbour(middle, k, block));
+    consider(store_scale(fit_d<Codes, kSubBlocks, true>(block, best), block));
+}
+
 // ggml's weights for a sub-block.
 template <int kValues, bool kWeighted>
 BITSMITH_INLINE void ggml_weights(const F* x, const F* w, const F& square, F v[kValues]) {
@@ -389,6 +445,7 @@ inline SymmetricScales<kSubBlocks> search_symmetric(const Normalised<256, kWeigh
     }
     if constexpr (kWeighted) {
         if (search.polished > 0.0f) polish<Codes, kSubBlocks>(block, search, own, best);
+        search_few<Codes, kSubBlocks>(block, search, own, best);
     }
     return best;
 }
