@@ -22,11 +22,18 @@ from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.pages.inspect.channel_tables import error_columns, ranked_errors, weight_columns
 from app.pages.inspect.state import InspectState
+from app.pages.inspect.tensor_pictures import (
+    distribution_of,
+    error_picture,
+    error_profile,
+    short_name,
+    weights_picture,
+    weights_profile,
+)
 from app.pages.inspect.turns import Turns
-from app.plots.colors import ERRORS
-from app.plots.distribution import Distribution, DistributionPlot, Levels
-from app.plots.heat_map import CellsMatrix, HeatMap, HeatPicture
-from app.plots.profiles import Profile, ProfilePlot
+from app.plots.distribution import DistributionPlot
+from app.plots.heat_map import HeatMap
+from app.plots.profiles import ProfilePlot
 from app.services import Services
 from app.theme import SPACE_2, SPACE_3
 from app.widgets.basics import Card, label, quiet_button
@@ -46,10 +53,6 @@ AXES = (("input", "Input channels (columns)"), ("output", "Output channels (rows
 TABLE_WIDTHS = ("", "× median", "0.00000", "0.00000")
 WEIGHT_FACTS = ("Range", "Standard deviation", "Kurtosis", "Outlier ratio", "Outlier channels", "Zeros", "Not finite")
 ERROR_FACTS = ("SNR", "nRMSE", "Max error", "RMS error", "Rows seen")
-LEVEL_NAMES = (
-    ("levels: largest |w|", "What codes of the group with the largest weight can stand for; grey ones are not used"),
-    ("levels: typical group", "What codes of a middling row's group can stand for; grey ones are not used"),
-)
 
 
 class TensorView(QWidget):
@@ -331,68 +334,34 @@ class TensorView(QWidget):
         reply, tensor = self._reply, self._state.tensor
         if reply is None or tensor is None:
             return
-        if self.error_button.isChecked():
-            found = self._error
-            if found is None:
-                return
-            matrix = CellsMatrix(found.cells, found.row_edges, found.column_edges)
-            seen = "" if found.done >= 1 else f"So far {format_percent(found.done, 0)} of the rows are quantized."
-            title = f"|error| of {_short(tensor.name)} in {found.format}"
-            self.heat.show_picture(HeatPicture(title, matrix, "|error|", ERRORS, True, found.stats.max_error, seen))
+        if not self.error_button.isChecked():
+            self.heat.show_picture(weights_picture(tensor.name, reply))
+        elif self._error is not None:
+            self.heat.show_picture(error_picture(tensor.name, self._error))
         else:
-            lost = reply.statistics.nonfinite
-            note = f"{format_count(lost)} values are not finite (NaN or Inf), drawn in red." if lost else ""
-            title = f"|w| of {_short(tensor.name)}"
-            self.heat.show_picture(HeatPicture(title, reply.pyramid, top=reply.statistics.amax, note=note))
+            return
         rows = [c.index for c in reply.outliers if c.axis == "output"]
         columns = [c.index for c in reply.outliers if c.axis == "input"]
         self.heat.mark(rows, columns)
         self.heat.choose(self._state.axis, self._state.channel)
 
     def _show_profile(self) -> None:
-        from core.inspect.outliers import THRESHOLD
-
         reply, tensor, axis = self._reply, self._state.tensor, self._axis()
         if reply is None or tensor is None:
             return
-        title = f"{AXES[self.axis.currentIndex()][1]} of {_short(tensor.name)}"
-        if self.error_button.isChecked():
-            if self._error is None:
-                return
-            errors = self._error.columns if axis == "input" else self._error.rows
-            lines: tuple[tuple[str, Any], ...] = (("max", errors.max), ("RMS", errors.rms))
-            self.profile.show_profile(Profile(title, axis, "|error|", lines))
+        title = f"{AXES[self.axis.currentIndex()][1]} of {short_name(tensor.name)}"
+        if not self.error_button.isChecked():
+            self.profile.show_profile(weights_profile(title, axis, reply))
+        elif self._error is not None:
+            self.profile.show_profile(error_profile(title, axis, self._error))
         else:
-            stats = reply.statistics.columns if axis == "input" else reply.statistics.rows
-            lines = (("max", stats.max), ("RMS", stats.rms), ("median", stats.median))
-            outliers = tuple(c.index for c in reply.outliers if c.axis == axis)
-            level = THRESHOLD * float(_median(stats.max))
-            name = f"{THRESHOLD:.0f} × the median of max"
-            self.profile.show_profile(Profile(title, axis, "|w|", lines, outliers, level, name))
+            return
         self.profile.choose(self._state.channel if self._state.axis == axis else None)
 
     def _show_distribution(self) -> None:
-        from core.inspect.statistics import magnitude_edges
-
-        reply, tensor, made = self._reply, self._state.tensor, self._format
-        if reply is None or tensor is None:
-            return
-        s = reply.statistics
-        shown = Distribution(
-            f"Distribution of {_short(tensor.name)}", magnitude_edges(), s.histogram[1:-1], s.zeros, s.nonfinite
-        )
-        if made is not None and made.quantized:
-            levels = tuple(
-                Levels(name, one.levels, one.used, hint)
-                for (name, hint), one in zip(LEVEL_NAMES, made.levels, strict=False)
-                if len(one.levels)
-            )
-            after = made.requantized
-            shown = Distribution(
-                shown.title, shown.edges, shown.before, s.zeros, s.nonfinite, after.after, made.format,
-                after.zeros_after, after.share, levels,
-            )  # fmt: skip
-        self.distribution.show_distribution(shown)
+        if self._reply is not None and self._state.tensor is not None:
+            shown = distribution_of(self._state.tensor.name, self._reply, self._format)
+            self.distribution.show_distribution(shown)
 
     def _show_facts(self) -> None:
         reply = self._reply
@@ -447,14 +416,3 @@ def _switch(text: str, hint: str) -> QPushButton:
     button.setToolTip(hint)
     button.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
     return button
-
-
-def _short(name: str) -> str:
-    """Without what all names have in common: 'layers.3.mlp.down_proj'."""
-    return name.removeprefix("model.").removesuffix(".weight")
-
-
-def _median(values: Any) -> float:
-    import numpy as np
-
-    return float(np.median(values)) if len(values) else 0.0
