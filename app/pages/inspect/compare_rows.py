@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from app.icons import icon
 from app.models.table import Column, natural_key
+from app.pages.inspect.tensor_pictures import short_name
 from core.units import format_count, format_decibels, format_percent
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def name_of(row: CompareRow) -> str:
 
 def _short(row: CompareRow) -> str:
     """What tells tensors apart; the whole name is the tooltip."""
-    return name_of(row).removeprefix("model.").removesuffix(".weight")
+    return short_name(name_of(row))
 
 
 def formats(row: CompareRow) -> str:
