@@ -25,7 +25,10 @@ from typing import Self
 import numpy as np
 import psutil
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[1])]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tiny_models import byte_tokens, tokenizer_json
 
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.opening import open_checkpoint
@@ -36,7 +39,6 @@ from core.progress import CancelToken
 from core.recipe import Recipe
 from core.threads import worker_count
 from kernels import ops
-from tiny_models import byte_tokens, tokenizer_json
 
 SIZES = {"BF16": 2, "F16": 2, "F32": 4}
 
@@ -93,8 +95,9 @@ def write_model(folder: Path, dtype: str, layers: int, rows: int, columns: int) 
             at -= pool.size
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "intermediate_size": wide,
-        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads, "vocab_size": len(tokens),
-        "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "max_position_embeddings": 2048, "rope_theta": 10000.0,
+        "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": heads,
+        "vocab_size": len(tokens), "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "max_position_embeddings": 2048,
+        "rope_theta": 10000.0,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(tokens)))
