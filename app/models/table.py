@@ -79,7 +79,8 @@ class RowsModel(QAbstractTableModel):
         """Replace all rows; filter and sorting stay as they are."""
         self.beginResetModel()
         self._rows = list(rows)
-        self._forget()
+        self._keys.clear()
+        self._words = None
         self._order = self._arranged()
         self.endResetModel()
 
@@ -87,7 +88,10 @@ class RowsModel(QAbstractTableModel):
         """Replace rows by their number in the order of set_rows, where they stand; they are not arranged anew."""
         for number, row in rows.items():
             self._rows[number] = row
-        self._forget()
+            for column, keys in self._keys.items():
+                keys[number] = self.columns[column].sort_key(row)
+            if self._words is not None:
+                self._words[number] = self._words_of(row)
         if not rows or not self._order:
             return
         if self._needle or self._sorted_by is not None:
@@ -209,10 +213,8 @@ class RowsModel(QAbstractTableModel):
 
     def _filter_texts(self) -> list[str]:
         if self._words is None:
-            columns = [c.text for c in self.columns if not c.number]
-            self._words = ["\n".join([text(row) for text in columns]).casefold() for row in self._rows]
+            self._words = [self._words_of(row) for row in self._rows]
         return self._words
 
-    def _forget(self) -> None:
-        self._keys.clear()
-        self._words = None
+    def _words_of(self, row: Any) -> str:
+        return "\n".join([c.text(row) for c in self.columns if not c.number]).casefold()

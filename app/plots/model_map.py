@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ RIGHT, TOP, BOTTOM = 92, 4, 32  # px around the cells: colour bar, nothing, laye
 NO_LAYER_GAP = 10  # px between tensors without a layer and the layers
 LARGEST = 34  # px of a cell, so that a small model does not become a chequerboard
 LEAST = 5  # px of height
+PIECE = 1500  # tensors that are placed in one step
 GAP_FROM = 6  # px of a cell from which lines part the cells
 
 
@@ -55,23 +56,27 @@ class ModelPicture:
     changed: Collection[str] | None = None
 
 
-@dataclass(eq=False)
 class _Cell:
-    """All tensors of one place; the most worrying one gives the colour."""
+    """All tensors of one place; the most worrying one gives the colour. Thousands are made within a frame."""
 
-    names: list[str] = field(default_factory=list)
-    worst: str = ""
-    value: float | None = None
-    known: bool = False
+    __slots__ = ("known", "names", "value", "worst")
 
-    def look(self, shown: ModelPicture) -> None:
-        self.worst, self.value = self.names[0], None
-        self.known = any(name in shown.values for name in self.names)
+    def __init__(self, name: str) -> None:
+        self.names = [name]
+        self.worst = name
+        self.value: float | None = None
+        self.known = False
+
+    def look(self, values: Mapping[str, float | None], falling: bool) -> None:
+        self.worst, self.value, self.known = self.names[0], None, False
         for name in self.names:
-            value = shown.values.get(name)
-            if value is None or math.isnan(value):
+            if name not in values:
                 continue
-            if self.value is None or (value < self.value if shown.falling else value > self.value):
+            self.known = True
+            value = values[name]
+            if value is None or value != value:  # NaN
+                continue
+            if self.value is None or (value < self.value if falling else value > self.value):
                 self.worst, self.value = name, value
 
 
@@ -104,6 +109,14 @@ class ModelMap(FigurePanel):
         self.readout.setText(self.canvas.words() or readout)
         self.canvas.setAccessibleName(f"{shown.title}, arrow keys move, Enter opens")
 
+    def arranging(self, tensors: tuple[MapTensor, ...]) -> Iterator[None]:
+        """Find the tensors' places before they are shown, a step for some thousand of them."""
+        return self.canvas.arranging(tensors)
+
+    def look(self, names: Iterable[str], values: Mapping[str, float | None], falling: bool) -> None:
+        """Take over the values of these tensors, which `show_map` then need not name as changed."""
+        self.canvas.look(names, values, falling)
+
     def choose(self, name: str) -> None:
         """Mark the cell of a tensor."""
         self.canvas.choose(name)
@@ -118,11 +131,15 @@ class ModelMap(FigurePanel):
         shown = self._shown
         if shown is None:
             return ""
-        known = {name: value for name, value in shown.values.items() if value is not None}
-        words = f"{shown.what} of {format_count(len(known))} of {format_count(len(shown.tensors))} tensors."
-        finite = [name for name, value in known.items() if math.isfinite(value)]
-        if finite:
-            worst = (min if shown.falling else max)(finite, key=known.__getitem__)
+        count, worst, most = 0, "", math.nan
+        for name, value in shown.values.items():
+            if value is None:
+                continue
+            count += 1
+            if math.isfinite(value) and (not worst or (value < most if shown.falling else value > most)):
+                worst, most = name, value
+        words = f"{shown.what} of {format_count(count)} of {format_count(len(shown.tensors))} tensors."
+        if worst:
             words += f" {'Smallest' if shown.falling else 'Largest'}: {shown.words(worst)}."
         return words
 
@@ -150,6 +167,7 @@ class _Canvas(QWidget):
     def __init__(self) -> None:
         super().__init__()
         self._shown: ModelPicture | None = None
+        self._tensors: tuple[MapTensor, ...] = ()
         self._cells: dict[tuple[int, int], _Cell] = {}
         self._rows: list[str] = []
         self._layers: list[int] = []
@@ -172,12 +190,11 @@ class _Canvas(QWidget):
     def set_picture(self, shown: ModelPicture) -> None:
         changed = shown.changed
         if self._shown is None or self._shown.tensors is not shown.tensors:
-            self._arrange(shown.tensors)
+            for _ in self.arranging(shown.tensors):
+                pass
             changed = None
         self._shown = shown
-        places = self._cells if changed is None else {self._where[name] for name in changed}
-        for place in places:
-            self._cells[place].look(shown)
+        self.look(self._where if changed is None else changed, shown.values, shown.falling)
         values = [value for value in shown.values.values() if value is not None]
         self._scale = scale_for(np.array(values or [math.nan]), log=shown.log, falling=shown.falling)
         self._bar = bool(values)
@@ -188,17 +205,33 @@ class _Canvas(QWidget):
         self._image = None
         self.update()
 
-    def _arrange(self, tensors: tuple[MapTensor, ...]) -> None:
-        self._rows = list(dict.fromkeys(t.row for t in tensors))
-        self._layers = sorted({t.layer for t in tensors if t.layer is not None})
-        rows = {name: i for i, name in enumerate(self._rows)}
-        columns = {layer: i + 1 for i, layer in enumerate(self._layers)}
-        self._cells, self._where, self._cursor = {}, {}, None
-        for tensor in tensors:
-            place = rows[tensor.row], columns[tensor.layer] if tensor.layer is not None else 0
-            self._cells.setdefault(place, _Cell()).names.append(tensor.name)
-            self._where[tensor.name] = place
+    def arranging(self, tensors: tuple[MapTensor, ...]) -> Iterator[None]:
+        """Find every tensor's place, some thousand a step."""
+        if self._tensors is tensors:
+            return
+        names = list(dict.fromkeys(t.row for t in tensors))
+        layers = sorted({t.layer for t in tensors if t.layer is not None})
+        yield
+        rows = {name: i for i, name in enumerate(names)}
+        columns: dict[int | None, int] = {layer: i + 1 for i, layer in enumerate(layers)}
+        columns[None] = 0
+        cells: dict[tuple[int, int], _Cell] = {}
+        where: dict[str, tuple[int, int]] = {}
+        for first in range(0, len(tensors), PIECE):
+            for tensor in tensors[first : first + PIECE]:
+                place = where[tensor.name] = rows[tensor.row], columns[tensor.layer]
+                if place in cells:
+                    cells[place].names.append(tensor.name)
+                else:
+                    cells[place] = _Cell(tensor.name)
+            yield
+        self._tensors, self._shown, self._cursor = tensors, None, None
+        self._rows, self._layers, self._cells, self._where = names, layers, cells, where
         self.updateGeometry()
+
+    def look(self, names: Iterable[str], values: Mapping[str, float | None], falling: bool) -> None:
+        for place in {self._where[name] for name in names if name in self._where}:
+            self._cells[place].look(values, falling)
 
     def choose(self, name: str) -> None:
         self._chosen = name

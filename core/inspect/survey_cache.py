@@ -1,13 +1,14 @@
 """What a survey found, kept in the user's cache folder: statistics by source, predicted errors by source and format.
 
-Anything that can not be read is passed over and made again; files appear whole or not at all.
+Anything that can not be read is passed over and made again; files appear whole or not at all. What is kept of a tensor
+is a line, or a row, of its own: one call that takes in all of ten thousand would keep the interpreter from the window.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ class SurveyCache:
         """By tensor name; {} when there is nothing that can be read."""
         try:
             with np.load(self._facts, allow_pickle=False) as stored:
-                heads = json.loads(stored["heads"].tobytes())
+                heads = [json.loads(line) for line in stored["heads"].tobytes().splitlines()]
                 numbers, counts, histograms = stored["numbers"], stored["counts"], stored["histograms"]
             known = {}
             for i, head in enumerate(heads):
@@ -63,19 +64,22 @@ class SurveyCache:
         """Replace what is stored; a folder that can not be written to is no error."""
         facts = [s for s, _ in known.values()]
         heads = [{"name": s.name, "shape": s.shape, "worst": [asdict(c) for c in w]} for s, w in known.values()]
+        histograms = np.empty((len(facts), MAGNITUDE_BINS + 2), np.int64)
+        for row, s in zip(histograms, facts, strict=True):
+            row[:] = s.histogram
         arrays: dict[str, Any] = {
-            "heads": np.frombuffer(json.dumps(heads).encode(), np.uint8),
+            "heads": np.frombuffer(_lines(heads), np.uint8),
             "numbers": np.array([[getattr(s, n) for n in _NUMBERS] for s in facts], np.float64),
             "counts": np.array([[getattr(s, n) for n in _COUNTS] for s in facts], np.int64),
-            "histograms": np.array([s.histogram for s in facts], np.int64),
+            "histograms": histograms,
         }
         keep(self._facts, lambda file: np.savez_compressed(file, **arrays))
 
     def load_errors(self) -> dict[str, list[Any]]:
         """By key of a tensor in a format; {} when there is nothing that can be read."""
         try:
-            found = json.loads(self._errors.read_bytes())
-            good = {k: v for k, v in found.items() if isinstance(v, list)}
+            found = [json.loads(line) for line in self._errors.read_bytes().splitlines()]
+            good = {str(k): v for k, v in found if isinstance(v, list)}
         except Exception:  # noqa: BLE001 - as above
             return {}
         used(self._errors)
@@ -83,5 +87,9 @@ class SurveyCache:
 
     def save_errors(self, errors: Mapping[str, list[Any]], most: int = 50_000) -> None:
         """Replace what is stored by the last `most` of these."""
-        kept = dict(list(errors.items())[-most:])
-        keep(self._errors, lambda file: file.write(json.dumps(kept).encode()))
+        kept = list(errors.items())[-most:]
+        keep(self._errors, lambda file: file.write(_lines(kept)))
+
+
+def _lines(values: Iterable[Any]) -> bytes:
+    return "\n".join([json.dumps(value) for value in values]).encode()

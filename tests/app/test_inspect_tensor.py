@@ -400,7 +400,7 @@ def test_ten_thousand_tensors_fill_the_map_without_a_blocked_frame(window, qtbot
     qtbot.waitUntil(lambda: "map" in page.views, timeout=LONG)
     view = page.views["map"]
     blocks = []
-    for _ in range(3):
+    for _ in range(5):
         blocks.append(longest_block(lambda: None, lambda: len(view._rows) > 10_000 and view.settled))
         if blocks[-1] < FRAME:
             break

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,7 @@ WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SN
 FOLD, FOLD_ROWS = 380, 11  # px of height below which map and table are tabs, for a map of so many rows; …
 FOLD_MORE, FOLD_MOST = 20, 560  # … px more for each further row, whose label would have no place otherwise
 RATIO = 2  # the column that the table is sorted by at first
+PIECE = 1000  # tensors whose figures are taken over in one turn of the event loop
 FIRST_REFRESH, REFRESH = 1, 100  # ms until the first picture of the survey, and between two …
 CROWDED, CROWDED_REFRESH = 1000, 600  # … and with more tensors than this
 PLAN_REST = 400  # ms without another plan before its errors are predicted
@@ -50,7 +53,6 @@ class MapView(QWidget):
         self._state, self._jobs = state, services.jobs
         self._rows: dict[str, SurveyRow] = {}
         self._values: dict[str, float | None] = {}  # of the measure that is shown
-        self._changed: set[str] = set()  # whose values the map does not show yet
         self._damaged: set[str] = set()  # tensors with values that are not finite
         self._tensors: tuple[MapTensor, ...] = ()
         self._places: dict[str, int] = {}  # number of each tensor in the table
@@ -139,7 +141,6 @@ class MapView(QWidget):
         self._rows.clear()
         self._news.clear()
         self._turns.stop()
-        self._changed.clear()
         self._damaged.clear()
         self._job, self._surveyed, self._paused = None, None, False
         checkpoint = self._state.checkpoint
@@ -159,7 +160,9 @@ class MapView(QWidget):
         self._tensors = map_rows(checkpoint.tensors if checkpoint is not None else ())
         rows = len({tensor.row for tensor in self._tensors})
         self.parts.set_height(min(FOLD + FOLD_MORE * max(0, rows - FOLD_ROWS), FOLD_MOST))
-        QTimer.singleShot(1, self, self._show)  # a turn for each: there may be ten thousand
+        steps = self.map.arranging(self._tensors)  # a turn each: there may be ten thousand
+        count = 2 + len(self._tensors) // PIECE
+        self._turns.add(*(partial(next, steps, None) for _ in range(count)), self._show)
         self._mark()
 
     def _on_plan(self) -> None:
@@ -224,19 +227,22 @@ class MapView(QWidget):
 
     def _show_news(self) -> None:
         """Table, map and the page's state, the event loop turns in between: there may be ten thousand rows."""
-        self._news, news = {}, self._news
+        news = dict(islice(self._news.items(), PIECE))
         if not news:
             return
+        for place in news:
+            del self._news[place]
         measure = MEASURES[self.measure.currentIndex()]
         for tensor in news.values():
             row = self._rows[tensor.name]
             self._values[tensor.name] = value_of(row, measure)
             if row.statistics is not None and row.statistics.nonfinite:
                 self._damaged.add(tensor.name)
-        self._changed.update(tensor.name for tensor in news.values())
+        self.map.look([tensor.name for tensor in news.values()], self._values, measure.falling)
         self.table.model.replace_rows(news)
-        self._show_progress()
-        self._turns.add(self._sort, self._show_map, self._tell)
+        if self._job is not None:
+            self._show_progress()
+        self._turns.add(*((self._show_news,) if self._news else (self._sort, self._show_map, self._tell)))
 
     @property
     def settled(self) -> bool:
@@ -294,11 +300,10 @@ class MapView(QWidget):
         lost = len(self._damaged)
         words = "1 tensor has" if lost == 1 else f"{format_count(lost)} tensors have"
         note = f"{words} values that are not finite (NaN or Inf)." if lost else ""
-        changed, self._changed = self._changed, set()
         picture = ModelPicture(
             f"{measure.title}: {Path(checkpoint.path).name}", measure.unit, self._tensors, self._values,
             lambda name: words_about(self._rows.get(name), name, measure), measure.log, measure.falling, measure.text,
-            None if whole else changed,
+            None if whole else (),
         )  # fmt: skip
         self.map.show_map(picture, note)
 

@@ -173,7 +173,8 @@ def test_a_broken_cache_is_made_again(damage: bytes | None, model: Path, tmp_pat
     assert not any(r.cached for r in rows)
     assert [r.predicted for r in rows] == [r.predicted for r in want]
     assert all(r.cached for r in run(model, tmp_path / "cache"))
-    files[0].write_text(json.dumps({k: ["nonsense"] for k in json.loads(files[0].read_text())}))
+    lines = files[0].read_text().splitlines()
+    files[0].write_text("\n".join(json.dumps([json.loads(line)[0], ["nonsense"]]) for line in lines))
     assert [r.predicted for r in run(model, tmp_path / "cache")] == [r.predicted for r in want]
 
 
