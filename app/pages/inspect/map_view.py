@@ -161,7 +161,7 @@ class MapView(QWidget):
         rows = len({tensor.row for tensor in self._tensors})
         self.parts.set_height(min(FOLD + FOLD_MORE * max(0, rows - FOLD_ROWS), FOLD_MOST))
         steps = self.map.arranging(self._tensors)  # a turn each: there may be ten thousand
-        count = 2 + len(self._tensors) // PIECE
+        count = 3 + len(self._tensors) // PIECE
         self._turns.add(*(partial(next, steps, None) for _ in range(count)), self._show)
         self._mark()
 
