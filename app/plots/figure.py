@@ -185,6 +185,7 @@ class FigurePanel(QWidget):
         self._layers.addWidget(self._message)
         self._layers.addWidget(self._figure)
         self._legend_items: tuple[LegendItem, ...] | None = None
+        self._entries: list[_LegendEntry] = []
         self._legend = FlowRow()
         whole = QVBoxLayout(self._whole)
         whole.setContentsMargins(0, 0, 0, 0)
@@ -204,10 +205,17 @@ class FigurePanel(QWidget):
         layout.addWidget(self.note)
 
     def _show_legend(self, items: Sequence[LegendItem]) -> None:
-        if tuple(items) == self._legend_items:
+        items, before = tuple(items), self._legend_items
+        if items == before:
             return  # a plot that grows ten times a second must not flicker
-        self._legend_items = tuple(items)
-        self._legend.set_parts([_LegendEntry(item) for item in items])
+        self._legend_items = items
+        if before is None or len(before) != len(items):
+            self._entries = [_LegendEntry(item) for item in items]
+            self._legend.set_parts(self._entries)
+            return
+        for entry, item in zip(self._entries, items, strict=True):  # new widgets are dressed anew, which takes its time
+            entry.show_item(item)
+        self._legend.place()
 
     def _on_theme(self, _theme: Theme) -> None:
         if self.has_data:
@@ -222,13 +230,19 @@ class _LegendEntry(QWidget):
         layout = QHBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_1 + 2)
-        text = QLabel(item.label)
-        text.setTextFormat(Qt.TextFormat.PlainText)
-        text.setFont(ui_font(CAPTION))
-        text.setProperty("textRole", "caption")
+        self._text = QLabel()
+        self._text.setTextFormat(Qt.TextFormat.PlainText)
+        self._text.setFont(ui_font(CAPTION))
+        self._text.setProperty("textRole", "caption")
+        self._line = _LineSample(item)
+        layout.addWidget(self._line)
+        layout.addWidget(self._text)
+        self.show_item(item)
+
+    def show_item(self, item: LegendItem) -> None:
+        self._text.setText(item.label)
+        self._line.show_item(item)
         self.setToolTip(item.hint)
-        layout.addWidget(_LineSample(item))
-        layout.addWidget(text)
 
 
 class _LineSample(QWidget):
@@ -236,6 +250,10 @@ class _LineSample(QWidget):
         super().__init__()
         self._item = item
         self.setFixedSize(20, 12)
+
+    def show_item(self, item: LegendItem) -> None:
+        self._item = item
+        self.update()
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         with QPainter(self) as painter:

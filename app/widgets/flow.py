@@ -30,16 +30,17 @@ class FlowRow(QWidget):
         for part in self._parts:
             part.setParent(self)
             part.show()
-        self._place()
+        self.place()
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        self._place()
+        self.place()
 
     def sizeHint(self) -> QSize:
         return QSize(0, self.height())
 
-    def _place(self) -> None:
+    def place(self) -> None:
+        """Put the parts where they belong, after one of them has changed."""
         x, y, line = 0, 0, 0
         for part in self._parts:
             size = part.sizeHint()
