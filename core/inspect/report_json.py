@@ -147,7 +147,7 @@ def tensor_data(t: TensorReport) -> dict[str, Any]:
 
 
 def channels_data(c: ChannelStats) -> dict[str, Any]:
-    return {"max": numbers(c.max), "rms": numbers(c.rms), "median": numbers(c.median)}
+    return {"max": numbers(c.max), "rms": numbers(c.rms), "median": numbers(c.median), "median_share": c.median_share}
 
 
 def activations_data(found: Activations, threshold: float) -> dict[str, Any]:

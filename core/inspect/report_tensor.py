@@ -63,7 +63,7 @@ def _quantized(t: TensorReport) -> str:
 
 
 def _profile(name: str, stats: ChannelStats, what: str, outliers: tuple[OutlierChannel, ...]) -> str:
-    curves = [Curve("largest", stats.max, 1), Curve("RMS", stats.rms, 0), Curve("median", stats.median, 2)]
+    curves = [Curve("largest", stats.max, 1), Curve("RMS", stats.rms, 0), Curve(stats.median_name, stats.median, 2)]
     marks = [
         Mark(c.index, c.max, f"channel {c.index:,}: {number(c.max)}, {number(c.ratio)} × the median channel")
         for c in outliers

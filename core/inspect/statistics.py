@@ -50,6 +50,12 @@ class ChannelStats:
     median: np.ndarray
     median_share: float = 1.0
 
+    @property
+    def median_name(self) -> str:
+        """What the medians are called where they are shown: that they are sampled is said."""
+        whole = self.median_share in (0.0, 1.0)
+        return "median" if whole else f"median of {100 * self.median_share:.2g} % of the values"
+
 
 @dataclass(frozen=True)
 class ValueStatistics:

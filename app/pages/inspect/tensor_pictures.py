@@ -46,7 +46,7 @@ def weights_profile(title: str, axis: str, reply: TensorReply) -> Profile:
     from core.inspect.outliers import THRESHOLD
 
     stats = reply.statistics.columns if axis == "input" else reply.statistics.rows
-    lines = (("max", stats.max), ("RMS", stats.rms), ("median", stats.median))
+    lines = (("max", stats.max), ("RMS", stats.rms), (stats.median_name, stats.median))
     outliers = tuple(c.index for c in reply.outliers if c.axis == axis)
     level = THRESHOLD * (float(np.median(stats.max)) if len(stats.max) else 0.0)
     return Profile(title, axis, "|w|", lines, outliers, level, f"{THRESHOLD:.0f} × the median of max")

@@ -205,6 +205,7 @@ def test_medians_of_what_can_not_be_held_are_of_evenly_spaced_values(
     s = look(path)
     np.testing.assert_array_equal(s.columns.median, np.median(v[::4], axis=0).astype(np.float32))
     assert (s.columns.median_share, s.rows.median_share) == (0.25, 1)
+    assert (s.columns.median_name, s.rows.median_name) == ("median of 25 % of the values", "median")
     np.testing.assert_array_equal(s.columns.max, v.max(axis=0))
     monkeypatch.setattr(matrix_module, "WHOLE_ROWS", 100)  # and now rows are cut, too
     monkeypatch.setattr(statistics_module, "LONG_ROW_SAMPLE", 32)
