@@ -14,30 +14,19 @@ import numpy as np
 
 from kernels import backends as _backends  # noqa: F401  (registers every implementation)
 from kernels import dispatch
+from kernels import families_backends as _families_backends  # noqa: F401
+from kernels.checks import SCALE_TYPES as SCALE_TYPES
+from kernels.checks import bits as _check_bits
+from kernels.checks import group as _check_group
+from kernels.checks import matrix as _matrix
+from kernels.checks import scale_type as _check_scale_type
+from kernels.checks import weights as _weights
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.reference import floats
 
-SCALE_TYPES = ("F16", "BF16", "F32")
+_FAST_FLOAT8 = ("F8_E4M3", "F8_E5M2")
 # What `to_float32` reads, by safetensors name.
 ELEMENT_TYPES = frozenset({*floats.NUMPY_TYPES, *floats.HALVES, *floats.FLOAT8})
-
-
-def _matrix(x: np.ndarray, dtype: type = np.float32) -> np.ndarray:
-    x = np.ascontiguousarray(x, dtype=dtype)
-    if x.ndim != 2:
-        raise ValueError(f"rows are a matrix [R, K], not {x.ndim}-dimensional")
-    return x
-
-
-def _weights(importance: np.ndarray | None, columns: int) -> np.ndarray | None:
-    if importance is None:
-        return None
-    importance = np.ascontiguousarray(importance, dtype=np.float32)
-    if importance.shape != (columns,):
-        raise ValueError(f"importance has one weight for each of {columns} columns, not shape {importance.shape}")
-    if not (np.isfinite(importance).all() and (importance >= 0).all()):
-        raise ValueError("importance weights are finite and not negative")
-    return importance
 
 
 def encode_blocks(
@@ -87,6 +76,8 @@ def to_float32(raw: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
     raw = _matrix(raw, np.uint8)
     if dtype in floats.HALVES:
         return dispatch.find("from_half").function(_elements(raw, "<u2"), dtype, threads)
+    if dtype in _FAST_FLOAT8:
+        return dispatch.find("from_float8").function(raw, dtype, threads)
     if dtype in floats.FLOAT8:
         return floats.table(dtype)[raw]
     if dtype not in floats.NUMPY_TYPES:
@@ -103,8 +94,8 @@ def from_float32(x: np.ndarray, dtype: str, threads: int = 1) -> np.ndarray:
     x = _matrix(x)
     if dtype in floats.HALVES:
         return dispatch.find("to_half").function(x, dtype, threads).view(np.uint8)
-    if dtype in ("F8_E4M3", "F8_E5M2"):
-        return floats.to_float8(x, dtype)
+    if dtype in _FAST_FLOAT8:
+        return dispatch.find("to_float8").function(x, dtype, threads)
     if dtype not in floats.WRITABLE:
         raise ValueError(f"floats are not written as {dtype}")
     return x.astype(floats.NUMPY_TYPES[dtype]).view(np.uint8).reshape(len(x), -1)
@@ -135,10 +126,8 @@ def encode_groups(
     column's square weighted by importance [K], never a larger one. bits: 1…8. Raises ValueError for NaN and Inf.
     """
     x = _matrix(x)
-    if not 1 <= bits <= 8:
-        raise ValueError(f"codes have 1 to 8 bits, not {bits}")
-    if scale_dtype not in SCALE_TYPES:
-        raise ValueError(f"scales are F16, BF16 or F32, not {scale_dtype}")
+    _check_bits(bits)
+    _check_scale_type(scale_dtype)
     _check_group(x, group)
     run = dispatch.find("encode_groups").function
     weights = _weights(importance, x.shape[1])
@@ -159,27 +148,20 @@ def decode_groups(
     return dispatch.find("decode_groups").function(codes, scales, zeros, bits, group, threads)
 
 
-def _check_group(x: np.ndarray, group: int) -> None:
-    if group < 1 or x.shape[1] % group:
-        raise ValueError(f"groups of {group} do not divide rows of {x.shape[1]}")
-
-
 def pack_bits(codes: np.ndarray, bits: int, threads: int = 1) -> np.ndarray:
     """Codes uint8 [R, K] of 1…8 bits → int32 [R, ⌈K · bits / 32⌉]: code i at bit i · bits of its row, low bits first.
 
     Codes of 3, 5, 6 and 7 bits straddle words; unused bits at the end are 0 (compressed-tensors' pack-quantized).
     """
     codes = _matrix(codes, np.uint8)
-    if not 1 <= bits <= 8:
-        raise ValueError(f"codes have 1 to 8 bits, not {bits}")
+    _check_bits(bits)
     return dispatch.find("pack_bits").function(codes, bits, threads).view("<i4")
 
 
 def unpack_bits(packed: np.ndarray, bits: int, columns: int, threads: int = 1) -> np.ndarray:
     """Words int32 [R, ⌈columns · bits / 32⌉] → codes uint8 [R, columns]."""
     packed = _matrix(packed, np.int32)
-    if not 1 <= bits <= 8:
-        raise ValueError(f"codes have 1 to 8 bits, not {bits}")
+    _check_bits(bits)
     if packed.shape[1] != -(-columns * bits // 32):
         raise ValueError(f"{columns} codes of {bits} bits are not {packed.shape[1]} words")
     return dispatch.find("unpack_bits").function(packed.view(np.uint8), bits, columns, threads)
