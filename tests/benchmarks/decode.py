@@ -7,7 +7,9 @@
 Needs `llama-cpp-python` built from its source package (see llama_peer.py). Prints median tokens/s of both, the ratio
 (ours / theirs, over 1 is faster), and how much of the memory's read bandwidth our generation uses. A shared machine's
 memory is two or three times as fast in one second as in the next, so that generation goes by pieces of a fraction of a
-second: bandwidth, ours, theirs. The ratio and the share are medians over the pieces.
+second: ours, theirs, and then tokens of ours in turn with reads of an array that is as large as the weights of a token,
+by as many threads. A piece gives the medians of its tokens and of its reads, so that both have met the same memory and
+neither is the luckiest of several. The ratio and the share are medians over the pieces.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import llama_peer
@@ -26,13 +29,13 @@ import numpy as np
 from random_llama import write_random_llama
 
 from core.checkpoint import open_checkpoint
-from core.hardware.bandwidth import array_size, last_level_cache, read_bandwidth
+from core.hardware.bandwidth import array_size, last_level_cache
 from core.runtime.load import LoadedModel, load
 from core.threads import worker_count
 
 PROMPT, BEHIND = 512, 64
 PIECES, PIECE = 8, 8  # of a round, and tokens of a piece; one more before them warms up
-READ_SECONDS = 0.03
+LARGEST_READ = 2**30
 TYPES = ("Q4_0", "Q8_0", "Q4_K_M", "Q6_K")
 
 
@@ -57,14 +60,35 @@ def decode_seconds(model: LoadedModel, tokens: np.ndarray, behind: int) -> list[
     return times
 
 
-def read_alone(data: np.ndarray) -> float:
-    """Bytes/s of summing `data` in this thread; best of three."""
-    times = []
-    for _ in range(3):
+class Reader:
+    """Sums `size` bytes of integers, a slice a thread: one load and one add a vector, so that memory is the limit."""
+
+    def __init__(self, size: int, threads: int) -> None:
+        self._values = np.ones(size // 8, np.int64)
+        self._slices = np.array_split(self._values, threads)
+        self._pool = ThreadPoolExecutor(threads - 1) if threads > 1 else None
+
+    def bandwidth(self) -> float:
+        """Bytes/s of one pass. The first slice is this thread's own, as it is in the engine."""
         start = llama_peer.clock()
-        np.add.reduce(data)
-        times.append(llama_peer.clock() - start)
-    return data.nbytes / min(times)
+        others = [self._pool.submit(np.add.reduce, each) for each in self._slices[1:]] if self._pool else []
+        np.add.reduce(self._slices[0])
+        for other in others:
+            other.result()
+        return self._values.nbytes / (llama_peer.clock() - start)
+
+    def close(self) -> None:
+        if self._pool:
+            self._pool.shutdown()
+
+
+def bound_fraction(model: LoadedModel, reader: Reader, tokens: np.ndarray, behind: int) -> float:
+    """Weights' bytes over a token's median time, as a share of the median bandwidth of the reads between them."""
+    times, speeds = [], []
+    for i in range(len(tokens)):
+        speeds.append(reader.bandwidth())
+        times += decode_seconds(model, tokens[i : i + 1], behind + i)
+    return model.engine.bytes_per_token / statistics.median(times[1:]) / statistics.median(speeds[1:])
 
 
 def compare(path: Path, threads: int, rounds: int, prompts: bool) -> dict[str, float | str]:
@@ -73,11 +97,11 @@ def compare(path: Path, threads: int, rounds: int, prompts: bool) -> dict[str, f
     model = load(checkpoint, capacity=PROMPT + 1, threads=threads)
     peer = llama_peer.Peer(path, threads, PROMPT + 1)
     tokens = np.random.default_rng(0).integers(5, peer.vocab - 300, PROMPT).astype(np.int32)
-    weights, size = model.engine.bytes_per_token, array_size(last_level_cache(), 2**40)
+    size = max(model.engine.bytes_per_token, array_size(last_level_cache(), 2**40))
+    reader = Reader(min(size, LARGEST_READ), threads)
     asked: tuple[list[float], list[float]] = ([], [])
     given: tuple[list[float], list[float]] = ([], [])
     bounds = []
-    data = np.ones(size // 8, np.int64) if llama_peer.clock is time.thread_time else None
     prompt_seconds(model, tokens[:BEHIND])
     for _ in range(rounds):
         if prompts:
@@ -86,13 +110,12 @@ def compare(path: Path, threads: int, rounds: int, prompts: bool) -> dict[str, f
         run(model, tokens[:BEHIND], 0)
         peer.prompt_seconds(tokens[:BEHIND])
         for piece in range(PIECES):
-            bandwidth = read_bandwidth(size, threads, READ_SECONDS) if data is None else read_alone(data)
             start = piece * (PIECE + 1)
             some = tokens[start : start + PIECE + 1]
-            ours = statistics.median(decode_seconds(model, some, BEHIND + start)[1:])
-            given[0].append(ours)
+            given[0].append(statistics.median(decode_seconds(model, some, BEHIND + start)[1:]))
             given[1].append(statistics.median(peer.decode_seconds(some)[1:]))
-            bounds.append(weights / ours / bandwidth)
+            bounds.append(bound_fraction(model, reader, some, BEHIND + start))
+    reader.close()
     model.unload()
     peer.close()
     checkpoint.close()

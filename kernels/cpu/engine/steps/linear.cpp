@@ -103,6 +103,8 @@ void Linear::prepare(Run& run) {
 
 // Chunks of tiles: of the two parts together where an activation joins them, of one part after the other otherwise.
 void Linear::cut(const Run& run) {
+    if (cut_for_ == run.rows) return;
+    cut_for_ = run.rows;
     const size_t count = activation_ ? 1 : parts.size(), together = parts.size() / count;
     const int threads = run.pool.threads();
     int64_t left = 0, all_tiles = 0;  // bytes

@@ -117,6 +117,7 @@ private:
     const ActMul* activation_ = nullptr;
     std::vector<int> acts_;  // of each part, in Run::prepared
     std::vector<Chunk> chunks_;
+    int64_t cut_for_ = -1;        // tokens
     std::vector<int32_t> apart_;  // columns with outliers
     Memory without_;              // x with zeros in them
 };
