@@ -5,30 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from core import mixes
 from core.errors import UserError
-from core.formats import Format, find_format
-from core.formats.pack_quantized import PACK_QUANTIZED, PackQuantized
+from core.export.ecosystem import Ecosystem
+from core.export.ecosystems import ECOSYSTEMS
+from core.formats import FORMATS, Format, find_format
+from core.formats.coded import Coded
 from core.models.gguf_tensors import MappedTensor
 from core.models.shape import ModelShape
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
 from core.targets import Target
 from core.tensor_info import Role
-
-LINEAR_ROLES = frozenset(
-    {
-        Role.ATTN_Q,
-        Role.ATTN_K,
-        Role.ATTN_V,
-        Role.ATTN_QKV,
-        Role.ATTN_OUT,
-        Role.FFN_GATE,
-        Role.FFN_UP,
-        Role.FFN_GATE_UP,
-        Role.FFN_DOWN,
-    }
-)
 
 GROUP_ROLES = {
     KeepGroup.EMBEDDING: frozenset({Role.EMBED}),
@@ -45,11 +34,12 @@ FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 @dataclass(frozen=True)
 class Fate:
-    """What a tensor becomes. format None: its stored bytes are copied as they are."""
+    """What a tensor becomes. format None: its stored bytes are copied as they are. lossless: its codes are."""
 
     format: Format | None
     reason: str
     fallback: bool = False
+    lossless: bool = False
 
 
 def decide(
@@ -128,35 +118,44 @@ def _decide_gguf(
 
 
 def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, rule: Rule | None, why: str) -> Fate:
+    kept = partial(_sixteen, t, "safetensors")
     if rule is not None and rule.format.lower() == KEEP:
-        return Fate(None, rule.why)
-    if not _folder_quantizable(t):
-        reason = "experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t)
-        return Fate(None, reason)
+        return kept(rule.why)
+    ecosystem = ECOSYSTEMS[target.ecosystem]
+    if not _folder_quantizable(t, ecosystem):
+        return kept("experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t))
     if rule is None:
-        if t.role is Role.HEAD:
-            return Fate(None, "runtimes expect the output head in 16 bits")
-        if t.role not in LINEAR_ROLES:
-            return Fate(None, "its purpose is not known; a rule can quantize it")
+        if t.role is Role.HEAD and Role.HEAD not in ecosystem.roles:
+            return kept("runtimes expect the output head in 16 bits")
+        if t.role not in ecosystem.roles:
+            return kept("its purpose is not known; a rule can quantize it")
         if why:
-            return Fate(None, why)
+            return kept(why)
         wanted, reason = find_format(target.base, "safetensors"), "the target's scheme"
     else:
         wanted, reason = find_format(rule.format, "safetensors"), rule.why
+        if wanted.ecosystem and wanted.ecosystem != target.ecosystem:
+            raise UserError(
+                f"{wanted.name} can not stand in a folder for {target.ecosystem}, which {target.name} writes.",
+                "Choose a format of the same kind for the rule, or another target.",
+            )
     return _fit(wanted, reason, t, recipe.misfit, _smaller_groups(wanted))
 
 
-def _smaller_groups(wanted: Format) -> list[PackQuantized]:
+def _smaller_groups(wanted: Format) -> list[Coded]:
     """The same scheme with smaller groups, largest first."""
-    if not isinstance(wanted, PackQuantized):
+    if not isinstance(wanted, Coded):
         return []
-    same = [f for f in PACK_QUANTIZED if (f.bits, f.symmetric) == (wanted.bits, wanted.symmetric)]
-    return sorted((f for f in same if 0 < f.group < wanted.group), key=lambda f: -f.group)
+    same = [f for f in FORMATS if isinstance(f, type(wanted)) and f.like(wanted)]
+    own = wanted.numbers.group
+    return sorted((f for f in same if 0 < f.numbers.group < own), key=lambda f: -f.numbers.group)
 
 
 def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: Iterable[Format]) -> Fate:
     problem = wanted.accepts(t.shape)
     if not problem:
+        if t.numbers is not None and (same := wanted.for_numbers(t.numbers)):
+            return Fate(same, "the same numbers, packed another way: nothing is lost", lossless=True)
         return Fate(wanted, reason)
     if misfit is Misfit.STOP:
         raise UserError(
@@ -176,10 +175,10 @@ def _sixteen(t: MappedTensor, container: str, why: str) -> Fate:
     since it can not overflow."""
     dtype = t.dtype
     if container == "safetensors":
-        return Fate(None, why)
+        return Fate(find_format("BF16", container) if t.packed else None, why)
     if dtype in ("F16", "BF16"):
         return Fate(None if t.identity else find_format(dtype, "gguf"), why)
-    if dtype in FLOAT_DTYPES or not t.identity:
+    if dtype in FLOAT_DTYPES or not t.identity or t.packed:
         return Fate(find_format("BF16", "gguf"), why)
     return Fate(None, why)
 
@@ -215,7 +214,7 @@ def _names(t: MappedTensor) -> list[str]:
 
 def quantizable(t: MappedTensor, target: Target) -> bool:
     """Whether any format of fewer bits can hold it in such an output."""
-    return _folder_quantizable(t) if target.is_folder else _gguf_quantizable(t)
+    return _folder_quantizable(t, ECOSYSTEMS[target.ecosystem]) if target.is_folder else _gguf_quantizable(t)
 
 
 def _first_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target: Target) -> dict[str, Rule]:
@@ -252,10 +251,9 @@ def _gguf_quantizable(t: MappedTensor) -> bool:
     return not t.keep and len(t.shape) > 1
 
 
-def _folder_quantizable(t: MappedTensor) -> bool:
+def _folder_quantizable(t: MappedTensor, ecosystem: Ecosystem) -> bool:
     return (
-        len(t.shape) == 2
-        and t.name.endswith(".weight")
-        and t.dtype in FLOAT_DTYPES
-        and t.role not in (Role.EMBED, Role.NORM, Role.ROPE, Role.CONV, Role.ROUTER)
+        ((len(t.shape) == 2 and t.name.endswith(".weight")) or (len(t.shape) == 3 and ecosystem.stacks))
+        and (t.packed or t.dtype in FLOAT_DTYPES)
+        and (t.role in ecosystem.roles or t.role not in (Role.EMBED, Role.NORM, Role.ROPE, Role.CONV, Role.ROUTER))
     )

@@ -20,6 +20,8 @@ from core.journal import WrittenBlock
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
 from core.output import OutputFiles
+from core.packed.read_codes import read_codes
+from core.parts import Part, Run
 from core.plan import BLOCK_BUDGET, TensorPlan
 from core.progress import CancelToken
 from kernels import ops
@@ -59,8 +61,11 @@ def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
 
     Long rows are cut; a tensor without rows is one empty block.
     """
-    values = min(BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1), BLOCK_VALUES)
-    unit = t.format.row_multiple if t.format else 1
+    most = BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1)
+    values = min(most, BLOCK_VALUES)
+    unit = t.format.unit_rows(t.shape) if t.format else 1
+    if unit > 1 or t.lossless:
+        values = max(values, min(most, unit * t.columns))
     if fits_rows(t):
         values = min(values, unit * t.columns - 1)  # cut, so that rows that were fitted together are blocks together
     matrix = t.shape[-2] if t.format is not None and t.format.needs_amax and len(t.shape) > 2 else t.rows
@@ -86,11 +91,20 @@ def with_options(
             token.check()
             yield read_block(checkpoint, t, b)
 
-    if t.format is not None and t.format.needs_amax:
+    def with_fused(of: Sequence[Block]) -> Iterator[np.ndarray]:
+        yield from pieces(of)
+        for other in t.fused:
+            for start, stop, columns in windows(other.rows, other.columns, BLOCK_VALUES):
+                token.check()
+                yield read_mapped(checkpoint, other, start, stop, columns)
+
+    if t.lossless:
+        yield from ((b, replace(options, threads=1)) for b in blocks)
+    elif t.format is not None and t.format.needs_amax:
         for _, matrix in groupby(blocks, lambda b: b.start // t.shape[-2]):
             own = list(matrix)
-            amax = max(float(ops.scan(piece).amax) for piece in pieces(own))
-            yield from ((b, replace(options, amax=amax, threads=1)) for b in own)
+            fitted = t.format.fit(partial(with_fused, own), options)
+            yield from ((b, replace(fitted, threads=1)) for b in own)
     elif t.format is not None and fits_rows(t):
         for _, rows in groupby(blocks, lambda b: b.start):
             own = list(rows)
@@ -125,16 +139,19 @@ class BlockWorker:
 
     def _encode(self, block: Block, t: TensorPlan, form: Format, options: EncodeOptions) -> BlockResult:
         source = read_block(self._checkpoint, t, block)
-        encoded = encode(t, source, options)
+        encoded = encode(self._checkpoint, t, block, source, options)
         written, back = [], []
+        parts = form.parts(t.shape)
         for placed, data in zip(self._parts[block.tensor], encoded, strict=True):
             data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            read = np.empty_like(data)
-            done = 0
-            for offset, run in _runs(block, t, form, placed.part, data):
-                read[done : done + run.size], crc = self._write_and_read(placed.file, placed.offset + offset, run)
-                written.append(WrittenBlock(placed.file, placed.offset + offset, run.size, crc))
-                done += run.size
+            if not data.size:
+                back.append(data)
+                continue
+            run = _run(parts[placed.part], t, block, placed.offset)
+            assert run.total == data.size, (t.name, placed.part, run, data.size)
+            self._files.write(placed.file, run, data)
+            read = self._files.read(placed.file, run)
+            written.append(_written(placed.file, run, data))
             if not np.array_equal(read, data):
                 raise UserError(
                     f"'{t.name}' reads back differently from what was written.",
@@ -142,12 +159,13 @@ class BlockWorker:
                 )
             back.append(read)
         decoded = form.decode(back, *source.shape)
-        check_bound(t, source, decoded, options, _TOO_WIDE, options.rows.amax if options.rows else None)
+        if t.lossless and not np.array_equal(source, decoded, equal_nan=True):
+            raise UserError(
+                f"'{t.name}' would not keep its numbers in {form.name}.", "Report this with the command, please."
+            )
+        if not t.lossless:
+            check_bound(t, source, decoded, options, _TOO_WIDE, options.rows.amax if options.rows else None)
         return BlockResult(block, tuple(written), measure(source, decoded))
-
-    def _write_and_read(self, file: int, offset: int, run: np.ndarray) -> tuple[np.ndarray, int]:
-        self._files.write(file, offset, run)
-        return self._files.read(file, offset, run.size), zlib.crc32(run)
 
     def constants(self, index: int) -> tuple[WrittenBlock, ...]:
         """Write the parts of a tensor that do not come from its values."""
@@ -155,8 +173,9 @@ class BlockWorker:
         written = []
         for part, data in (t.format.constant_parts(t.shape) if t.format else {}).items():
             placed = self._parts[index][part]
-            self._files.write(placed.file, placed.offset, np.frombuffer(data, np.uint8))
-            written.append(WrittenBlock(placed.file, placed.offset, len(data), zlib.crc32(data)))
+            raw, run = np.frombuffer(data, np.uint8), Run(placed.offset, len(data))
+            self._files.write(placed.file, run, raw)
+            written.append(_written(placed.file, run, raw))
         return tuple(written)
 
     def _copy(self, block: Block, t: TensorPlan) -> BlockResult:
@@ -166,17 +185,19 @@ class BlockWorker:
         offset = (
             placed.offset + placed.nbytes // max(1, t.rows) * block.start + row_bytes(t.source_dtype, block.columns[0])
         )
-        self._files.write(placed.file, offset, data)
-        return BlockResult(block, (WrittenBlock(placed.file, offset, data.nbytes, zlib.crc32(data)),), None)
+        run = Run(offset, data.nbytes)
+        self._files.write(placed.file, run, data)
+        return BlockResult(block, (_written(placed.file, run, data),), None)
 
 
-def _runs(block: Block, t: TensorPlan, form: Format, part: int, data: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """A block's bytes of a part as (offset in the part, bytes) of what lies together: all, or pieces of its rows."""
-    if not data.size:
-        return
-    count = block.stop - block.start if form.has_rows(part) and block.columns != (0, t.columns) else 1
-    for i, run in enumerate(data.reshape(count, -1)):
-        yield form.part_offset(part, t.shape, block.start + i, block.columns[0]), run
+def _run(part: Part, t: TensorPlan, block: Block, base: int = 0) -> Run:
+    """Where a block's bytes of a part lie, the part being at `base`."""
+    run = part.run(t.shape, (block.start, block.stop), block.columns)
+    return replace(run, offset=base + run.offset)
+
+
+def _written(file: int, run: Run, data: np.ndarray) -> WrittenBlock:
+    return WrittenBlock(file, run.offset, run.nbytes, zlib.crc32(data), run.count, run.stride)
 
 
 def encoded_runs(
@@ -187,9 +208,15 @@ def encoded_runs(
         raw = checkpoint.read_raw(t.source.pieces[0].tensor, block.start, block.stop, block.columns)
         offset = row_bytes(t.source_dtype, t.columns) * block.start + row_bytes(t.source_dtype, block.columns[0])
         return [(0, offset, raw.reshape(-1))]
-    encoded = encode(t, read_block(checkpoint, t, block), options)
-    flat = ((part, np.ascontiguousarray(data).reshape(-1).view(np.uint8)) for part, data in enumerate(encoded))
-    return [(part, offset, run) for part, data in flat for offset, run in _runs(block, t, t.format, part, data)]
+    encoded = encode(checkpoint, t, block, read_block(checkpoint, t, block), options)
+    found = []
+    for number, (part, data) in enumerate(zip(t.format.parts(t.shape), encoded, strict=True)):
+        flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        if flat.size:
+            run = _run(part, t, block)
+            stretches = enumerate(flat.reshape(run.count, -1))
+            found += [(number, run.offset + i * run.stride, stretch) for i, stretch in stretches]
+    return found
 
 
 _TOO_WIDE = (
@@ -198,7 +225,16 @@ _TOO_WIDE = (
 )
 
 
-def encode(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
+def encode(
+    checkpoint: Checkpoint, t: TensorPlan, block: Block, source: np.ndarray, options: EncodeOptions
+) -> tuple[np.ndarray, ...]:
+    """The parts of a block, from its source values, or from the source's codes. Raises UserError like `quantize`."""
+    if t.lossless and t.format is not None:
+        return t.format.pack(read_codes(checkpoint, t.source, block.start, block.stop))
+    return quantize(t, source, options)
+
+
+def quantize(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
     """Encode rows of a tensor. Raises UserError for values that its format can not store."""
     assert t.format is not None
     if t.format.name == "F16" and (amax := ops.scan(source).amax) > F16_MAX:

@@ -19,18 +19,24 @@ from core.errors import UserError
 from core.metrics.error import histogram_edges
 from core.progress import ErrorStats
 
-VERSION = 3
+VERSION = 4
 LOCK_POSITION = 1 << 40  # Windows locks bytes, and no one may read these: far behind the text
 
 
 @dataclass(frozen=True)
 class WrittenBlock:
-    """A run of bytes in one of the output's files, and its CRC-32."""
+    """Bytes in one of the output's files, and their CRC-32: `count` stretches of `nbytes` each, `stride` apart."""
 
     file: int
     offset: int
     nbytes: int
     crc: int
+    count: int = 1
+    stride: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.nbytes * self.count
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,11 @@ def _stats_data(error: ErrorStats) -> dict[str, Any]:
     return {**fields, "limit": edges[-1] if edges else 0.0}
 
 
+def _block_data(b: WrittenBlock) -> list[int]:
+    plain = [b.file, b.offset, b.nbytes, b.crc]
+    return plain if b.count == 1 else [*plain, b.count, b.stride]
+
+
 class Journal:
     """Append-only, locked: a second program that wants the same output is told so."""
 
@@ -152,7 +163,7 @@ class Journal:
         self._write(
             {
                 "tensor": e.tensor,
-                "blocks": [[b.file, b.offset, b.nbytes, b.crc] for b in e.blocks],
+                "blocks": [_block_data(b) for b in e.blocks],
                 "error": _stats_data(e.error) if e.error else None,
             }
             for e in entries

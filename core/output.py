@@ -17,6 +17,7 @@ from core.checkpoint.files import cannot_read
 from core.errors import UserError
 from core.export.layout import Layout
 from core.journal import journal_path, partial_path
+from core.parts import Run
 from core.units import format_bytes
 
 RESERVE = 16_000_000  # bytes left free beside the output, for the journal and the file system's own needs
@@ -169,14 +170,14 @@ class OutputFiles:
         """Whether headers and padding are on the disk as they should be."""
         return all(
             self._header_intact(number, memoryview(f.header))
-            and not any(self.read(number, *gap).any() for gap in self._layout.gaps(number))
+            and not any(self.read(number, Run(*gap)).any() for gap in self._layout.gaps(number))
             for number, f in enumerate(self._layout.files)
         )
 
     def _header_intact(self, number: int, header: memoryview) -> bool:
         step = 1 << 20
         chunks = ((at, header[at : at + step]) for at in range(0, len(header), step))
-        return all(self.read(number, at, len(chunk)).tobytes() == chunk for at, chunk in chunks)
+        return all(self.read(number, Run(at, len(chunk))).tobytes() == chunk for at, chunk in chunks)
 
     @staticmethod
     def present(output: Path, layout: Layout) -> bool:
@@ -186,16 +187,21 @@ class OutputFiles:
             for p, f in zip(_partial_files(output, layout), layout.files, strict=True)
         )
 
-    def write(self, file: int, offset: int, data: np.ndarray) -> None:
+    def write(self, file: int, run: Run, data: np.ndarray) -> None:
+        """Bytes, uint8 [run.total], into their stretches of the file."""
+        fd, view = self._handles[file], memoryview(data)
         with disk_errors(self.output):
-            self._pwrite(self._handles[file], offset, memoryview(data))
+            for i in range(run.count):
+                self._pwrite(fd, run.offset + i * run.stride, view[i * run.nbytes : (i + 1) * run.nbytes])
 
-    def read(self, file: int, offset: int, nbytes: int) -> np.ndarray:
-        """Bytes as uint8. Raises UserError when the file ends before them."""
-        out = np.empty(nbytes, np.uint8)
+    def read(self, file: int, run: Run) -> np.ndarray:
+        """Bytes, uint8 [run.total]. Raises UserError when the file ends before them."""
+        out = np.empty(run.total, np.uint8)
+        fd, view, got = self._handles[file], memoryview(out), 0
         with disk_errors(self.output):
-            got = self._pread(self._handles[file], offset, memoryview(out))
-        if got != nbytes:
+            for i in range(run.count):
+                got += self._pread(fd, run.offset + i * run.stride, view[i * run.nbytes : (i + 1) * run.nbytes])
+        if got != run.total:
             raise UserError(f"{self._paths[file]} became shorter while it was written.", "Run the conversion again.")
         return out
 

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantized_source
 from core.errors import UserError
-from core.export.compressed_tensors import Scheme, compressed_tensors_layout
+from core.export.ecosystems import ECOSYSTEMS
+from core.export.folder import folder_layout
 from core.export.gguf import gguf_layout, requantized_metadata
 from core.export.gguf_values import GGUFValue, encode_record, u32
 from core.export.layout import Layout, PlacedPart
-from core.formats import Format, Part
-from core.formats.pack_quantized import PackQuantized
+from core.formats import Format
+from core.formats.coded import Coded
 from core.models import model_shape
 from core.models.gguf_metadata import gguf_metadata
 from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
 from core.models.shape import ModelShape
+from core.parts import Part
 from core.targets import Target
 
 if TYPE_CHECKING:
@@ -96,12 +98,8 @@ def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, drafts: Se
     flat = [(i, j) for i, d in enumerate(drafts) for j in range(len(d.parts))]
     arrays = [(part_name(d.name, p.suffix), p.shape, p.dtype, p.nbytes) for d in drafts for p in d.parts]
     if target.is_folder:
-        schemes = {
-            d.name: Scheme(d.format.bits, d.format.group, d.format.symmetric)
-            for d in drafts
-            if isinstance(d.format, PackQuantized)
-        }
-        layout = compressed_tensors_layout(checkpoint, arrays, schemes)
+        chosen = {d.name: d.format for d in drafts if isinstance(d.format, Coded)}
+        layout = folder_layout(checkpoint, arrays, ECOSYSTEMS[target.ecosystem], chosen)
     else:
         # What was prepared names the target that it was first prepared for.
         arrays = [
@@ -116,8 +114,10 @@ def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, drafts: Se
 
 def refuse_encoded_source(checkpoint: Checkpoint) -> None:
     """Raise UserError for a checkpoint whose weights are packed in a scheme that this version does not decode."""
+    if checkpoint.packed_problem:
+        raise checkpoint.packed_problem
     found = quantized_source(checkpoint)
-    if found is None or found.blocks or found.stale:
+    if found is None or found.readable or found.stale:
         return
     raise UserError(
         f"This checkpoint is already quantized ({found.label}), and such weights can not be converted yet.",

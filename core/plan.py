@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -14,9 +15,10 @@ from core.checkpoint.base import Checkpoint, Container
 from core.contract import ByteCount
 from core.errors import UserError
 from core.export.layout import Layout
-from core.formats import Format, Part
+from core.formats import Format
 from core.models.gguf_tensors import MappedTensor, conversion_warning
 from core.output import RESERVE
+from core.parts import Part
 from core.placement import Draft, part_name, parts_of, place, prepare, refuse_encoded_source
 from core.recipe import Misfit, Recipe
 from core.targets import Target, find_target
@@ -30,9 +32,11 @@ BLOCK_BUDGET = 256_000_000  # row blocks in flight, all threads together
 
 
 class Action(Enum):
-    """quantize: fewer bits, or another block type. keep: a plain 16- or 32-bit type. copy: byte for byte."""
+    """quantize: fewer bits, or another block type. repack: the same numbers, packed another way. keep: a plain 16- or
+    32-bit type. copy: byte for byte."""
 
     QUANTIZE = "quantize"
+    REPACK = "repack"
     KEEP = "keep"
     COPY = "copy"
 
@@ -43,7 +47,8 @@ class TensorPlan:
 
     format: how it is encoded, None when its bytes are copied; format_name: what the file will call it.
     source: how its values are read. reason: one clause, why this format. fallback: it is not the format that the
-    target wanted, because its rows do not divide.
+    target wanted, because its rows do not divide. fused: other tensors that a runtime makes one with it, where the
+    format has one scale for all of them.
     """
 
     name: str
@@ -59,6 +64,12 @@ class TensorPlan:
     source_bytes: int
     reason: str
     fallback: bool = False
+    fused: tuple[MappedTensor, ...] = ()
+
+    @property
+    def lossless(self) -> bool:
+        """Whether its codes are those of the source."""
+        return self.action is Action.REPACK
 
     @property
     def values(self) -> int:
@@ -220,8 +231,10 @@ def _outcome(t: MappedTensor, fate: Fate) -> _Outcome:
     parts = parts_of(t, fate.format)
     if fate.format is None:
         return _Outcome(fate, Action.COPY, t.dtype, ByteCount(payload=t.source_bytes), parts)
-    plain = fate.format.contract.scale is None
-    action = Action.KEEP if plain else Action.QUANTIZE
+    if fate.lossless:
+        action = Action.REPACK
+    else:
+        action = Action.KEEP if fate.format.contract.scale is None else Action.QUANTIZE
     return _Outcome(fate, action, fate.format.name, fate.format.bytes_for(t.shape), parts)
 
 
@@ -234,9 +247,26 @@ def _without_stale_scales(decided: list[_Decided]) -> list[_Decided]:
     return [(t, o) for t, o in decided if t.name not in encoded] if encoded else decided
 
 
+# Projections of one input, which runtimes make one matrix of.
+_FUSED = ({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V}, {Role.FFN_GATE, Role.FFN_UP})
+
+
+def _fused(decided: Sequence[_Decided]) -> dict[str, tuple[MappedTensor, ...]]:
+    """Of each tensor whose format fuses: the others of its module that are fused with it and have the same format."""
+    families: dict[tuple[object, ...], list[MappedTensor]] = {}
+    for t, o in decided:
+        if o.fate.format is not None and o.fate.format.fuses and not o.fate.lossless:
+            number = next((i for i, roles in enumerate(_FUSED) if t.role in roles), None)
+            if number is not None:
+                place = t.name.removesuffix(".weight").rpartition(".")[0]
+                families.setdefault((place, number, o.fate.format.name), []).append(t)
+    return {t.name: tuple(x for x in same if x is not t) for same in families.values() for t in same}
+
+
 def _with_padding(decided: Sequence[_Decided], layout: Layout) -> tuple[TensorPlan, ...]:
     """Each tensor with the zero bytes that follow its parts up to the next part or the end of the file."""
     ordered = sorted(layout.parts, key=attrgetter("file", "offset", "nbytes"))
+    families = _fused(decided)
     padding = [0] * len(decided)
     for p, following in zip_longest(ordered, ordered[1:]):
         last = following is None or following.file != p.file
@@ -263,6 +293,7 @@ def _with_padding(decided: Sequence[_Decided], layout: Layout) -> tuple[TensorPl
                 source_bytes=t.source_bytes,
                 reason=o.fate.reason,
                 fallback=o.fate.fallback,
+                fused=families.get(t.name, ()),
             )
         )
     return tuple(tensors)
@@ -285,13 +316,16 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"{', '.join(kinds)} instead, because rows of "
             f"{', '.join(f'{w:,}' for w in widths[:3])} values do not divide into this format's blocks."
         )
+    repacked = sum(t.action is Action.REPACK for t in plan.tensors)
+    if repacked and not any(t.action is Action.QUANTIZE for t in plan.tensors):
+        out.append("Nothing is lost: the weights keep their numbers, and only their packing changes.")
     if any(t.action is Action.QUANTIZE and t.source_dtype not in FLOAT_DTYPES for t in plan.tensors):
-        dtypes = sorted({t.source_dtype for t in plan.tensors if t.source_dtype not in FLOAT_DTYPES})
+        dtypes = sorted({t.source_dtype for t in plan.tensors if t.source_dtype not in FLOAT_DTYPES and not t.lossless})
         out.append(
             f"The source is already quantized ({', '.join(dtypes)}); quality can only fall. "
             "Use the original if you can."
         )
-    asymmetric = {t.format.name for t in plan.tensors if t.format is not None and t.format.name.endswith("-asym")}
+    asymmetric = {t.format.name for t in plan.tensors if t.format and re.match(r"w\d+a16-.*-asym$", t.format.name)}
     if asymmetric:
         out.append(
             "transformers 5 loads zero points only when from_pretrained gets "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.blocks import encode
+from core.blocks import quantize
 from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.reading import PIECE
 from core.formats import EncodeOptions, Method
@@ -86,15 +86,15 @@ def sample_model(checkpoint: Checkpoint, plan: Plan, token: CancelToken) -> Iter
 
 def round_trip(tensor: TensorPlan, source: np.ndarray, options: EncodeOptions) -> np.ndarray:
     """What is read back of these rows, float32 of the same shape; the rows themselves where bytes are copied."""
-    if tensor.format is None:
+    if tensor.format is None or tensor.lossless:
         return source
-    parts = encode(tensor, source, options)
+    parts = quantize(tensor, source, options)
     return tensor.format.decode(parts, *source.shape)
 
 
 def sample_ranges(tensor: TensorPlan, max_values: int) -> list[tuple[int, int, Columns]]:
     """Runs of rows, spread evenly, that together have about max_values values; everything when it is less."""
-    rows, unit = tensor.rows, tensor.format.row_multiple if tensor.format else 1
+    rows, unit = tensor.rows, tensor.format.unit_rows(tensor.shape) if tensor.format else 1
     whole = (0, tensor.columns)
     if tensor.values <= max_values:
         return [(0, rows, whole)]

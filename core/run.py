@@ -24,6 +24,7 @@ from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
+from core.parts import Run
 from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, thread_seconds
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
@@ -313,7 +314,7 @@ def _verify(
             if not good:
                 again.append(e.tensor)
                 bad.append(f"'{plan.tensors[e.tensor].name}'")
-            clock.checked(sum(b.nbytes for b in e.blocks))
+            clock.checked(sum(b.total for b in e.blocks))
             yield clock.progress("verifying", plan, e.tensor, None)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -342,9 +343,11 @@ def _in_order(
 
 
 def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:
+    if b.count > 1:
+        return zlib.crc32(files.read(b.file, Run(b.offset, b.nbytes, b.count, b.stride)))
     crc = 0
     for start in range(0, b.nbytes, VERIFY_CHUNK):
-        crc = zlib.crc32(files.read(b.file, b.offset + start, min(VERIFY_CHUNK, b.nbytes - start)), crc)
+        crc = zlib.crc32(files.read(b.file, Run(b.offset + start, min(VERIFY_CHUNK, b.nbytes - start))), crc)
     return crc
 
 

@@ -1,4 +1,4 @@
-"""What a conversion can be asked for by name: GGUF mixes and types, compressed-tensors schemes."""
+"""What a conversion can be asked for by name: GGUF mixes and types, and the formats of folders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.formats.pack_quantized import PACK_QUANTIZED, PackQuantized
 class Kind(Enum):
     """mix: different types for different tensors, by llama.cpp's rules. type: one type wherever it fits.
 
-    scheme: one compressed-tensors scheme for every linear layer.
+    scheme: one format of a folder for every linear layer.
     """
 
     MIX = "mix"
@@ -26,6 +26,7 @@ class Target:
     """container: 'gguf' (one file) or 'safetensors' (a folder). base: the format most tensors get.
 
     file_type: GGUF `general.file_type` (llama.cpp's llama_ftype); −1 for folders. summary: one line for the window.
+    ecosystem: of a folder, in `core.export.ecosystems`.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Target:
     base: str
     file_type: int
     summary: str
+    ecosystem: str = ""
 
     @property
     def is_folder(self) -> bool:
@@ -51,7 +53,8 @@ def _type(name: str, summary: str) -> Target:
 def _scheme(f: PackQuantized) -> Target:
     kind = "symmetric" if f.symmetric else "asymmetric"
     words = f"groups of {f.group}" if f.group else "rows"
-    return Target(f.name, f.container, Kind.SCHEME, f.name, -1, f"{f.bits}-bit integers, {kind}, in {words}; for vLLM")
+    summary = f"{f.bits}-bit integers, {kind}, in {words}; for vLLM"
+    return Target(f.name, f.container, Kind.SCHEME, f.name, -1, summary, f.ecosystem)
 
 
 TARGETS: tuple[Target, ...] = (

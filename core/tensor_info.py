@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from core.formats.numbers import Numbers
 
 
 class Role(Enum):
@@ -36,7 +40,9 @@ class TensorInfo:
     shape: row-major, as numpy has it (GGUF's order reversed). dtype: a safetensors dtype ('BF16') or a GGML type
     ('Q4_K'). file: index into Checkpoint.files; offset: first byte in that file; nbytes: stored bytes.
     layer: decoder layer or None. expert: index of the expert, or None; fused 3-D expert tensors have None and
-    `experts` > 0. tied_to: name of the tensor it shares its storage with, else ''.
+    `experts` > 0. tied_to: name of the tensor it shares its storage with, else ''. packed: it is made of several stored
+    tensors, and `dtype` is a label of their format ('int4 g128'); it has values, and no bytes of its own.
+    numbers: what its codes stand for, where they can be taken over into another format as they are.
     """
 
     name: str
@@ -50,6 +56,8 @@ class TensorInfo:
     expert: int | None = None
     experts: int = 0
     tied_to: str = ""
+    packed: bool = False
+    numbers: Numbers | None = None
 
     @property
     def values(self) -> int:

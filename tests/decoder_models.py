@@ -13,7 +13,7 @@ from core.checkpoint import Checkpoint
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
 from core.runtime.decoder import DecoderWeights
-from core.runtime.storage import Conversion
+from core.runtime.reading import Conversion
 from core.runtime.weights import plan_weights, read_weights
 
 SIZES = {

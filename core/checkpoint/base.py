@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 
+from core.errors import UserError
+from core.parts import Run
 from core.tensor_info import TensorInfo
 
 Columns = tuple[int, int]  # columns first … last of each row, the last not included
@@ -36,6 +38,12 @@ class Checkpoint(ABC):
     config: Mapping[str, Any]  # config.json of a folder, {} when there is none
     side_files: tuple[Path, ...]  # tokenizer, generation config, template, licence, README … of a folder
     architecture: str  # 'llama', 'qwen3moe' …; '' when it can not be told
+    packed_problem: UserError | None = None  # why weights that are packed in it can not be read
+
+    @property
+    def stored(self) -> Checkpoint:
+        """The checkpoint as it lies on the disk; another one where this is a view of its packed weights."""
+        return self
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -77,6 +85,12 @@ class Checkpoint(ABC):
         self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
     ) -> np.ndarray:
         """Values as float32 [rows, K], decoded; arguments and errors as `read_raw`."""
+
+    def read_run(self, tensor: TensorInfo, run: Run) -> np.ndarray:
+        """Some of a tensor's stored bytes, uint8 [run.total]; errors as `read_raw`."""
+        raw = self.read_raw(tensor).reshape(-1)
+        starts = range(run.offset, run.offset + run.count * run.stride, run.stride) if run.count > 1 else (run.offset,)
+        return np.concatenate([raw[at : at + run.nbytes] for at in starts])
 
     @abstractmethod
     def fingerprint(self) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from core.checkpoint.architecture import text_config
 from core.checkpoint.base import Checkpoint, Container
-from core.checkpoint.dtypes import can_decode
+from core.checkpoint.dtypes import is_readable
 from core.checkpoint.findings import Finding, Severity, some
 from core.checkpoint.hf import says_tied
 from core.checkpoint.quantized_source import quantized_source
@@ -125,16 +125,18 @@ def _quantized(checkpoint: Checkpoint) -> Iterator[Finding]:
     if source.stale:
         message = f"The config says that the model is quantized ({source.label}), but its weights are not."
         yield Finding("warning", "quantization-config", message, "Remove quantization_config from config.json.")
-    elif source.blocks and checkpoint.architecture == "gpt-oss" and "MXFP4" in source.scheme:
+    elif source.readable and checkpoint.architecture == "gpt-oss" and "MXFP4" in source.scheme:
         message = "The experts of this model are MXFP4 in the original too, so nothing better exists."
         yield Finding("info", "quantized-original", message, "Keep them as they are; fewer bits would cost quality.")
-    elif source.blocks:
+    elif source.readable:
         message = f"This model is already quantized ({source.label}): quality can only fall further."
         yield Finding("warning", "quantized", message, "Use the original 16-bit checkpoint, or go on with this one.")
     else:
         message = f"This model is already quantized ({source.label}): quality can only fall further."
         hint = "Use the original 16-bit checkpoint: weights packed like this can not be converted."
         yield Finding("error", "quantized-packed", message, hint)
+    if problem := checkpoint.packed_problem:
+        yield Finding("error", "packed-damaged", problem.message, problem.hint)
 
 
 def _names(checkpoint: Checkpoint) -> Iterator[Finding]:
@@ -199,7 +201,7 @@ def _tied(checkpoint: Checkpoint) -> Iterator[Finding]:
 
 
 def _types(checkpoint: Checkpoint) -> Iterator[Finding]:
-    unknown = [tensor for tensor in checkpoint.tensors if not can_decode(tensor.dtype)]
+    unknown = [tensor for tensor in checkpoint.tensors if not is_readable(tensor)]
     if unknown:
         kinds = ", ".join(sorted({tensor.dtype for tensor in unknown}))
         message = f"{len(unknown):,} tensors are of a type whose values can not be read ({kinds})."

@@ -8,6 +8,7 @@ from math import prod
 import numpy as np
 
 from core.errors import UserError
+from core.tensor_info import TensorInfo
 from kernels import ops
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, SOURCE_KINDS
 
@@ -42,6 +43,11 @@ def is_float(dtype: str) -> bool:
 def can_decode(dtype: str) -> bool:
     """Whether `decode` knows the type."""
     return dtype in ops.ELEMENT_TYPES or dtype in BLOCK_KINDS or dtype in SOURCE_KINDS
+
+
+def is_readable(tensor: TensorInfo) -> bool:
+    """Whether a tensor's values can be read, packed ones included."""
+    return tensor.packed or can_decode(tensor.dtype)
 
 
 def row_bytes(dtype: str, columns: int) -> int:

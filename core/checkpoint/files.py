@@ -81,15 +81,24 @@ def read_exactly(file: OpenedFile, offset: int, out: np.ndarray) -> None:
 
     Raises UserError when the file changed since its header was read, or ends early.
     """
-    view = memoryview(out.reshape(-1).data).cast("B")
+    read_stretches(file, offset, 0, out.reshape(1, -1))
+
+
+def read_stretches(file: OpenedFile, offset: int, stride: int, out: np.ndarray) -> None:
+    """Fill each row of `out` (contiguous uint8 [n, bytes]) from `offset` on, rows `stride` apart in the file.
+
+    Raises UserError when the file changed since its header was read, or ends early.
+    """
     with _open_unchanged(file) as handle:
-        handle.seek(offset)
-        done = 0
-        while done < len(view):
-            count = handle.readinto(view[done:])
-            if not count:
-                raise _ended(file, offset + done)
-            done += count
+        for number, row in enumerate(out):
+            at, view = offset + number * stride, memoryview(row.data).cast("B")
+            handle.seek(at)
+            done = 0
+            while done < len(view):
+                count = handle.readinto(view[done:])
+                if not count:
+                    raise _ended(file, at + done)
+                done += count
 
 
 def read_bytes(file: OpenedFile, offset: int, count: int) -> bytes:

@@ -40,7 +40,9 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
             raise UserError(f"{path.name or path} is not there.", hint)
     except (OSError, ValueError) as error:
         raise cannot_read(path, error if isinstance(error, OSError) else OSError(str(error))) from error
-    return _open_folder(path) if is_folder else _open_file(path)
+    from core.packed.checkpoint import unpacked
+
+    return unpacked(_open_folder(path) if is_folder else _open_file(path))
 
 
 def _open_file(path: Path) -> Checkpoint:

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from core.checkpoint.architecture import architecture_of
-from core.checkpoint.base import Columns, Container
+from core.checkpoint.base import Checkpoint, Columns, Container
 from core.checkpoint.dtypes import ELEMENT_BITS, is_plausible
 from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_exactly, read_start
 from core.checkpoint.folder import WeightFiles, read_json, side_files
 from core.checkpoint.hf import index_notes, tie_head
 from core.checkpoint.reading import FileCheckpoint, column_range, row_range
 from core.errors import UserError
+from core.parts import Run
 from core.roles import natural_key, parse_name
 from core.tensor_info import TensorInfo
 
@@ -57,6 +58,9 @@ class PytorchCheckpoint(FileCheckpoint):
     """A checkpoint of PyTorch files. Transposed tensors are read in strips: no more is held than asked for."""
 
     views: Mapping[str, _View] = {}
+
+    def read_run(self, tensor: TensorInfo, run: Run) -> np.ndarray:
+        return Checkpoint.read_run(self, tensor, run) if tensor.name in self.views else super().read_run(tensor, run)
 
     def read_raw(
         self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None

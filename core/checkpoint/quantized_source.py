@@ -46,14 +46,13 @@ _TRACES = (
 
 @dataclass(frozen=True)
 class QuantizedSource:
-    """scheme: its usual name. bits: of a weight, 0 when not told. blocks: values can be read (GGUF's own types).
-
-    stale: the config claims it, but no tensor bears it out.
+    """scheme: its usual name. bits: of a weight, 0 when not told. readable: values can be decoded here (GGUF's types,
+    and schemes of `core.packed`). stale: the config claims it, but no tensor bears it out.
     """
 
     scheme: str
     bits: float = 0.0
-    blocks: bool = False
+    readable: bool = False
     stale: bool = False
 
     @property
@@ -75,16 +74,18 @@ def quantized_source(checkpoint: Checkpoint) -> QuantizedSource | None:
 def _look(checkpoint: Checkpoint) -> QuantizedSource | None:
     if checkpoint.container is Container.GGUF:
         return _from_blocks(checkpoint)
+    readable = any(t.packed for t in checkpoint.tensors)
+    checkpoint = checkpoint.stored
     traces = _traces(checkpoint)
-    config = _quantization_config(checkpoint)
+    config = quantization_config(checkpoint)
     if config is None:
-        return QuantizedSource(traces) if traces else None
+        return QuantizedSource(traces, readable=readable) if traces else None
     method = str(config.get("quant_method") or config.get("quant_algo") or "").lower()
     scheme = _SCHEMES.get(method, method or ("MLX" if "group_size" in config else "an unnamed method"))
     packed = bool(traces) or any(
         t.dtype[:1] in "IU" or t.dtype.startswith(("F8", "F4", "F6")) for t in checkpoint.tensors
     )
-    return QuantizedSource(scheme, _bits(config), stale=not packed)
+    return QuantizedSource(scheme, _bits(config), readable, stale=not packed)
 
 
 def _from_blocks(checkpoint: Checkpoint) -> QuantizedSource | None:
@@ -98,7 +99,7 @@ def _from_blocks(checkpoint: Checkpoint) -> QuantizedSource | None:
         return None
     most = values.most_common(1)[0][0]
     name = f"mostly {most}" if len(values) > 1 else most
-    return QuantizedSource(name, 8 * nbytes.total() / max(1, values.total()), blocks=True)
+    return QuantizedSource(name, 8 * nbytes.total() / max(1, values.total()), readable=True)
 
 
 def _traces(checkpoint: Checkpoint) -> str:
@@ -107,7 +108,8 @@ def _traces(checkpoint: Checkpoint) -> str:
     return next((scheme for ending, scheme in _TRACES if any(n.endswith(ending) for n in telling)), "")
 
 
-def _quantization_config(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+def quantization_config(checkpoint: Checkpoint) -> Mapping[str, Any] | None:
+    """What config.json, or the file beside it, says of quantization; None when it says nothing."""
     config = checkpoint.config
     for part in (config, text_config(config)):
         for key in ("quantization_config", "compression_config", "quantization"):

@@ -10,7 +10,8 @@ import numpy as np
 
 from core.checkpoint.base import Checkpoint, Columns, Container
 from core.checkpoint.dtypes import decode, row_bytes
-from core.checkpoint.files import OpenedFile, digest_headers, read_exactly
+from core.checkpoint.files import OpenedFile, digest_headers, read_exactly, read_stretches
+from core.parts import Run
 from core.tensor_info import TensorInfo
 
 PIECE = 1024  # where a row may be cut: every block, every packed word and every piece of a sum ends there
@@ -62,6 +63,11 @@ class FileCheckpoint(Checkpoint):
         for row in range(start, stop):
             read_exactly(file, tensor.offset + row * size + first, out[row - start])
         return out
+
+    def read_run(self, tensor: TensorInfo, run: Run) -> np.ndarray:
+        out = np.empty((run.count, run.nbytes), np.uint8)
+        read_stretches(self.opened[tensor.file], tensor.offset + run.offset, run.stride, out)
+        return out.reshape(-1)
 
     def read_rows(
         self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None

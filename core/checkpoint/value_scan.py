@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
-from core.checkpoint.dtypes import can_decode, is_float
+from core.checkpoint.dtypes import is_float, is_readable
 from core.checkpoint.findings import Finding
 from core.checkpoint.reading import windows
 from core.progress import CancelToken
@@ -49,7 +49,9 @@ class _Counts:
 def scan_values(checkpoint: Checkpoint, token: CancelToken) -> Iterator[ScanStep]:
     """Read all float tensors in row blocks of some 16 MiB. Raises Cancelled between blocks, UserError at a cut."""
     tensors = [
-        t for t in checkpoint.tensors if not t.tied_to and t.nbytes and is_float(t.dtype) and can_decode(t.dtype)
+        t
+        for t in checkpoint.tensors
+        if not t.tied_to and t.nbytes and (t.packed or is_float(t.dtype)) and is_readable(t)
     ]
     total, done = sum(t.nbytes for t in tensors), 0
     for tensor in tensors:

@@ -1,124 +1,93 @@
-"""A compressed-tensors folder ('pack-quantized') as a layout: weights, config.json, and the files that go along.
+"""compressed-tensors folders (vLLM, transformers): `quantization_config` of config.json.
 
-What stands in config.json is what the library `compressed-tensors` reads; it refuses keys that it does not know inside
-a scheme, so a scheme has the six keys that every version has and no more.
+What stands there is what the library `compressed-tensors` reads; it refuses keys that it does not know inside a scheme,
+so a scheme has the keys that every version has and no more.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
-from core.errors import UserError
-from core.export.layout import Layout
-from core.export.safetensors_files import INDEX_NAME, MAX_SHARD, SafetensorsArray, safetensors_files
-from core.tensor_info import Role, TensorInfo
+from core.export.ecosystem import ALL_EXPERTS, Ecosystem, Words, ignored_modules, module
+from core.formats.coded import Coded
+from core.formats.pack_quantized import PackQuantized
+from core.tensor_info import TensorInfo
 
-FORMAT = "pack-quantized"
 # Parts beside the decoder in a model that sees or hears; 'language_model' is the decoder in such a model.
 _TOWERS = frozenset(
     {"language_model", "vision_tower", "vision_model", "visual", "audio_tower", "multi_modal_projector", "connector"}
 )
-_ALL_EXPERTS = r"re:.*\.experts\..*"
-_NO_LINEAR = (Role.EMBED, Role.NORM, Role.BIAS, Role.ROPE, Role.CONV)
 
 
-@dataclass(frozen=True)
-class Scheme:
-    """How a Linear's weight is stored. group: neighbours along a row that share a scale; 0: the whole row."""
+class CompressedTensors(Ecosystem):
+    """One scheme targets the class Linear; several their modules by name, since a class can not tell them apart."""
 
-    bits: int
-    group: int
-    symmetric: bool
+    name = "compressed-tensors"
 
-    def weights(self) -> dict[str, Any]:
-        return {
-            "num_bits": self.bits,
-            "type": "int",
-            "symmetric": self.symmetric,
-            "group_size": self.group or None,
-            "strategy": "group" if self.group else "channel",
-            "dynamic": False,
-        }
+    def words(self, checkpoint: Checkpoint, chosen: Mapping[str, Coded]) -> Words:
+        return Words({"quantization_config": quantization_config(checkpoint.tensors, chosen)})
 
 
-def compressed_tensors_layout(
-    checkpoint: Checkpoint,
-    arrays: Sequence[SafetensorsArray],
-    schemes: Mapping[str, Scheme],
-    max_shard: int = MAX_SHARD,
-) -> Layout:
-    """Place arrays, each (name, shape, safetensors dtype, bytes), in a folder; `PlacedPart.tensor` is its index.
-
-    schemes: weight name ('model.layers.0.mlp.up_proj.weight') → how it is stored; every other matrix of the checkpoint
-    is listed as left alone. With no schemes the folder is a plain one.
-    Raises UserError when the checkpoint has no config.json, without which nothing can load the folder.
-    """
-    if not checkpoint.config:
-        raise UserError(
-            "The model has no config.json, without which a folder of weights can not be loaded.",
-            "Put the model's config.json beside the weights, or choose a GGUF target.",
-        )
-    files, parts, index = safetensors_files(arrays, max_shard)
-    config = {k: v for k, v in checkpoint.config.items() if k != "quantization_config"}
-    if schemes:
-        config["quantization_config"] = quantization_config(checkpoint.tensors, schemes)
-    extras: list[tuple[str, bytes | Path]] = [("config.json", _json(config))]
-    if index:
-        extras.append((INDEX_NAME, index))
-    extras += side_files(checkpoint)
-    return Layout(files=files, parts=parts, extras=tuple(extras), folder=True)
-
-
-def quantization_config(tensors: Iterable[TensorInfo], schemes: Mapping[str, Scheme]) -> dict[str, Any]:
-    """`quantization_config` of config.json: a group for each scheme, and every matrix that has none under `ignore`.
-
-    One scheme targets the class Linear; several target their modules by name, since a class can not tell them apart.
-    """
+def quantization_config(tensors: Iterable[TensorInfo], chosen: Mapping[str, Coded]) -> dict[str, Any]:
+    """A group for each scheme, and every matrix that has none under `ignore`."""
     tensors = tuple(tensors)
     towers = any(t.name.partition(".")[0] in _TOWERS for t in tensors)
+    schemes = {name: _Scheme.of(form) for name, form in chosen.items()}
     distinct = list(dict.fromkeys(schemes.values()))
+    formats = list(dict.fromkeys(s.format for s in distinct))
     groups = {}
     for number, scheme in enumerate(distinct):
-        names = [n for name, own in schemes.items() if own == scheme for n in _spellings(_module(name), towers)]
+        names = [n for name, own in schemes.items() if own == scheme for n in _spellings(module(name), towers)]
         groups[f"group_{number}"] = {
             "targets": ["Linear"] if len(distinct) == 1 else names,
-            "weights": scheme.weights(),
-            "input_activations": None,
+            "weights": scheme.weights,
+            "input_activations": scheme.inputs,
             "output_activations": None,
-            "format": FORMAT,
+            "format": scheme.format,
         }
     return {
         "config_groups": groups,
         "quant_method": "compressed-tensors",
         "kv_cache_scheme": None,
-        "format": FORMAT,
+        "format": formats[0] if len(formats) == 1 else "mixed-precision",
         "quantization_status": "compressed",
         "global_compression_ratio": None,
-        "ignore": list(dict.fromkeys(n for m in ignored_modules(tensors, schemes) for n in _spellings(m, towers))),
+        "ignore": list(dict.fromkeys(n for m in ignored_modules(tensors, chosen) for n in _spellings(m, towers))),
     }
 
 
-def ignored_modules(tensors: Iterable[TensorInfo], schemes: Mapping[str, Scheme]) -> list[str]:
-    """Modules with a matrix that stays as it is. A tied head has no tensor of its own, yet is a Linear all the same.
+@dataclass(frozen=True)
+class _Scheme:
+    """One entry of `config_groups`. Its mappings are kept as sorted pairs, so that equal schemes are found."""
 
-    Experts that are stored as one tensor are no Linear, but vLLM asks for each as if it were.
-    """
-    tensors = tuple(tensors)
-    left = [
-        _module(t.name)
-        for t in tensors
-        if t.name.endswith(".weight") and len(t.shape) == 2 and t.role not in _NO_LINEAR and t.name not in schemes
-    ]
-    if not any(_module(name).endswith("lm_head") for name in [*left, *schemes]):
-        left.append("lm_head")
-    if any(".experts." in t.name and len(t.shape) == 3 for t in tensors) and not any(".experts." in n for n in schemes):
-        left.append(_ALL_EXPERTS)
-    return left
+    format: str
+    _weights: tuple[tuple[str, Any], ...]
+    _inputs: tuple[tuple[str, Any], ...] | None = None
+
+    @staticmethod
+    def of(form: Coded) -> _Scheme:
+        if isinstance(form, PackQuantized):
+            weights = {
+                "num_bits": form.bits,
+                "type": "int",
+                "symmetric": form.symmetric,
+                "group_size": form.group or None,
+                "strategy": "group" if form.group else "channel",
+                "dynamic": False,
+            }
+            return _Scheme("pack-quantized", tuple(weights.items()))
+        raise ValueError(f"{form.name} is no compressed-tensors format")
+
+    @property
+    def weights(self) -> dict[str, Any]:
+        return dict(self._weights)
+
+    @property
+    def inputs(self) -> dict[str, Any] | None:
+        return None if self._inputs is None else dict(self._inputs)
 
 
 def _spellings(module: str, towers: bool) -> list[str]:
@@ -128,7 +97,7 @@ def _spellings(module: str, towers: bool) -> list[str]:
     files keep the older names, which loaders translate for tensors but not inside this list.
     """
     first, _, rest = module.partition(".")
-    if not towers or module in ("lm_head", _ALL_EXPERTS):
+    if not towers or module in ("lm_head", ALL_EXPERTS):
         return [module]
     if first == "language_model":
         return [module, rest.replace("model.", "model.language_model.", 1) if rest.startswith("model.") else rest]
@@ -136,19 +105,3 @@ def _spellings(module: str, towers: bool) -> list[str]:
         inner = rest.partition(".")[0]
         return [module] if inner in _TOWERS else [module, f"model.language_model.{rest}"]
     return [module, f"model.{module}"]
-
-
-def side_files(checkpoint: Checkpoint) -> list[tuple[str, Path]]:
-    """Tokenizer, templates, licence and so on, under the names they have; the index of the old weights is none."""
-    found = [(path.name, path) for path in checkpoint.side_files if path.name not in ("config.json", INDEX_NAME)]
-    folder = checkpoint.path if checkpoint.path.is_dir() else checkpoint.path.parent
-    templates = sorted((folder / "additional_chat_templates").glob("*.jinja"))
-    return found + [(f"{path.parent.name}/{path.name}", path) for path in templates]
-
-
-def _module(weight: str) -> str:
-    return weight.removesuffix(".weight")
-
-
-def _json(value: Mapping[str, Any]) -> bytes:
-    return json.dumps(value, indent=2, ensure_ascii=False).encode() + b"\n"

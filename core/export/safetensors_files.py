@@ -23,13 +23,13 @@ SafetensorsArray = tuple[str, Sequence[int], str, int]
 
 
 def safetensors_files(
-    arrays: Sequence[SafetensorsArray], max_shard: int = MAX_SHARD
+    arrays: Sequence[SafetensorsArray], max_shard: int = MAX_SHARD, metadata: Mapping[str, str] | None = None
 ) -> tuple[tuple[OutputFile, ...], tuple[PlacedPart, ...], bytes]:
     """Place arrays, each (name, shape, safetensors dtype, bytes), in one file or in shards of at most `max_shard`.
 
     Arrays of one module stay in one shard; an array larger than a shard gets its own. `PlacedPart.tensor` is the
     array's index. The third result is the index file's content, b'' for a single file.
-    Raises UserError when two arrays have the same name.
+    metadata: of each file, {"format": "pt"} when None. Raises UserError when two arrays have the same name.
     """
     counts = Counter(name for name, _, _, _ in arrays)
     if twice := [name for name, count in counts.items() if count > 1]:
@@ -43,7 +43,7 @@ def safetensors_files(
         name = "model.safetensors" if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
         # Wide items first, so that each array starts at a multiple of its item's size without gaps.
         ordered = sorted(shard, key=lambda i: -_ITEM_BYTES.get(arrays[i][2], 1))
-        header, size = _header([arrays[i] for i in ordered])
+        header, size = _header([arrays[i] for i in ordered], metadata or {"format": "pt"})
         offset = len(header)
         for i in ordered:
             parts.append(PlacedPart(tensor=i, part=0, file=number, offset=offset, nbytes=arrays[i][3]))
@@ -79,8 +79,8 @@ def _shards(arrays: Sequence[SafetensorsArray], max_shard: int) -> list[list[int
     return shards
 
 
-def _header(arrays: Sequence[SafetensorsArray]) -> tuple[bytes, int]:
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def _header(arrays: Sequence[SafetensorsArray], metadata: Mapping[str, str]) -> tuple[bytes, int]:
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
     position = 0
     for name, shape, dtype, nbytes in arrays:
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + nbytes]}

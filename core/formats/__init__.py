@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.errors import UserError
-from core.formats.base import EncodeOptions, Format, Method, Part
+from core.formats.base import EncodeOptions, Format, Method
 from core.formats.ggml import GGML_FORMATS
 from core.formats.pack_quantized import PACK_QUANTIZED
 from core.formats.plain import PLAIN
@@ -22,4 +22,4 @@ def find_format(name: str, container: str) -> Format:
     return found
 
 
-__all__ = ["FORMATS", "EncodeOptions", "Format", "Method", "Part", "find_format"]
+__all__ = ["FORMATS", "EncodeOptions", "Format", "Method", "find_format"]

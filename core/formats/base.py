@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from core.contract import ByteCount, ElementType, NumericContract, PerChannel, PerGroup, SuperBlock
+from core.parts import Part
+from kernels import ops
 from kernels.long_rows import ReadPieces, RowScales
+
+if TYPE_CHECKING:
+    from core.formats.numbers import Codes, Numbers
 
 
 class Method(Enum):
@@ -21,24 +27,13 @@ class Method(Enum):
 
 
 @dataclass(frozen=True)
-class Part:
-    """One stored array of a tensor. suffix goes after the tensor's base name ('_packed'); '' for the tensor itself.
-
-    dtype: a safetensors dtype, or a GGML type name for block types. shape: as the container lists it, in elements.
-    """
-
-    suffix: str
-    dtype: str
-    shape: tuple[int, ...]
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class EncodeOptions:
     """What encode needs besides the values. importance: float32 [K] weight of each column's squared error, or None.
 
-    amax: largest |value| of the whole matrix (of the expert, in a stack), for formats whose `needs_amax` is set.
+    amax: largest |value| of the whole matrix (of the expert, in a stack), for formats whose `needs_amax` is set; of all
+    matrices that a runtime fuses into one, where the format `fuses`. fitted: what else `fit` found in the matrix.
     rows: what `fit_rows` found for whole rows of which only a piece is encoded now; None for whole rows.
+    input_amax: largest |activation| that the matrix is multiplied with, for formats that `need_input`.
     """
 
     method: Method = Method.SEARCH
@@ -46,21 +41,27 @@ class EncodeOptions:
     amax: float = 0.0
     threads: int = 1
     rows: RowScales | None = None
+    fitted: Any = None
+    input_amax: float = 0.0
 
 
 class Format(ABC):
     """One numeric format. Instances are immutable and stand in `core.formats.FORMATS`.
 
-    A tensor is encoded in row blocks: `encode` of consecutive blocks, appended part by part, equals `encode` of the
-    whole, as long as each block but the last has a multiple of `row_multiple` rows. Rows that are too long to be held
-    are encoded in pieces that end at multiples of 1024 columns.
+    A tensor is encoded in row blocks: `encode` of consecutive blocks, each put where `Part.run` says, equals `encode`
+    of the whole, as long as each block but the last has a multiple of `unit_rows` rows. Rows that are too long to be
+    held are encoded in pieces that end at multiples of 1024 columns.
+    ecosystem: of `core.export.ecosystems`, for folders; '' where any can store it. fuses: one scale serves all matrices
+    that runtimes fuse (query, key and value; gate and up).
     """
 
     name: str  # as the user writes it: 'Q4_K', 'w4a16-g128'
     container: str  # 'gguf' or 'safetensors'
     contract: NumericContract
-    row_multiple: int = 1
+    ecosystem: str = ""
     needs_amax: bool = False
+    needs_input: bool = False
+    fuses: bool = False
     error_bound: float = 0.0  # |x−x̂| ≤ error_bound × largest |x| of the scale's group, whatever the method
 
     @abstractmethod
@@ -75,14 +76,9 @@ class Format(ABC):
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         """Exact bytes by kind; the total equals the sum of the parts' nbytes."""
 
-    def part_offset(self, part: int, shape: Sequence[int], row: int, column: int = 0) -> int:
-        """Where in part number `part` of a tensor of this shape the bytes of a block starting there go."""
-        before = self.parts((row, shape[-1]))[part].nbytes if row else 0
-        return before + (self.parts((1, column))[part].nbytes if column else 0)
-
-    def has_rows(self, part: int) -> bool:
-        """Whether each row of the tensor has one of its own in this part; else a block's rows share what they have."""
-        return True
+    def unit_rows(self, shape: Sequence[int]) -> int:
+        """Rows that share stored bytes: a block ends at a multiple of them, or with the matrix."""
+        return 1
 
     @property
     def scales_rows(self) -> bool:
@@ -96,8 +92,21 @@ class Format(ABC):
         """
         raise NotImplementedError(self.name)
 
+    def fit(self, read: ReadPieces, options: EncodeOptions) -> EncodeOptions:
+        """For a format that `needs_amax`: options with what has to be known of the whole matrix, from its pieces."""
+        return replace(options, amax=max((float(ops.scan(piece).amax) for piece in read()), default=0.0))
+
+    def for_numbers(self, numbers: Numbers) -> Format | None:
+        """This format, with the float type that scales of these numbers have, if it can store their codes as they are:
+        `pack` then does so, and the conversion loses nothing."""
+        return None
+
+    def pack(self, codes: Codes) -> tuple[np.ndarray, ...]:
+        """Codes of some rows → one array a part, in the order of `parts`; empty for constant parts."""
+        raise NotImplementedError(self.name)
+
     def constant_parts(self, shape: Sequence[int]) -> dict[int, bytes]:
-        """Parts that do not come from the values, by number; `encode` returns them empty."""
+        """The bytes of the parts that are `constant`, by number; `encode` returns them empty."""
         return {}
 
     def bound_group(self, columns: int) -> int:

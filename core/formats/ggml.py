@@ -18,7 +18,8 @@ from core.contract import (
     PerTensor,
     SuperBlock,
 )
-from core.formats.base import EncodeOptions, Format, Method, Part
+from core.formats.base import EncodeOptions, Format, Method
+from core.parts import ONE, Axis, Part
 from kernels import layouts, ops
 
 E2M1 = (*layouts.E2M1_LEVELS, *(-v for v in layouts.E2M1_LEVELS))
@@ -148,19 +149,13 @@ class GgmlBlock(Format):
         return ""
 
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
-        main = Part("", self.name, tuple(shape), prod(shape[:-1]) * self.row_bytes(shape[-1]))
+        layout = layouts.LAYOUTS[self.name]
+        nbytes = prod(shape[:-1]) * self.row_bytes(shape[-1])
+        main = Part("", self.name, tuple(shape), nbytes, columns=Axis(layout.bytes, layout.block))
         if self.contract.tensor_scale is None:
             return (main,)
         matrices = prod(shape[:-2])
-        return (main, Part(".scale", "F32", (matrices,), 4 * matrices))
-
-    def part_offset(self, part: int, shape: Sequence[int], row: int, column: int = 0) -> int:
-        if part == 1:
-            return row // shape[-2] * 4
-        return row * self.row_bytes(shape[-1]) + self.row_bytes(column)
-
-    def has_rows(self, part: int) -> bool:
-        return part == 0
+        return (main, Part(".scale", "F32", (matrices,), 4 * matrices, rows=Axis(1, shape[-2]), columns=ONE))
 
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         c = self.contract

@@ -8,7 +8,8 @@ from math import prod
 import numpy as np
 
 from core.contract import ByteCount, ElementType, NumericContract, PerTensor
-from core.formats.base import EncodeOptions, Format, Part
+from core.formats.base import EncodeOptions, Format
+from core.parts import Part
 from kernels import ops
 
 

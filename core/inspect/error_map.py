@@ -10,13 +10,14 @@ from functools import partial
 
 import numpy as np
 
-from core.blocks import LONG_ROW, encode, split, with_options
+from core.blocks import LONG_ROW, split, with_options
 from core.checkpoint.base import Checkpoint, Columns
 from core.formats import EncodeOptions, Method
 from core.inspect.tracing import matrix_amax, matrix_rows
 from core.metrics.error import ErrorSum, measure, squares
 from core.models.read_mapped import read_mapped
 from core.plan import TensorPlan
+from core.preview import round_trip
 from core.progress import CancelToken, ErrorStats
 from core.threads import in_parallel, worker_count
 from kernels import ops
@@ -159,7 +160,7 @@ def _phases(
         found = with_options(checkpoint, t, blocks, options, token)
         yield (_Task(((b.start, b.stop),), b.columns, replace(o, threads=1)) for b, o in found)
         return
-    unit = t.format.row_multiple if t.format else 1
+    unit = t.format.unit_rows(t.shape) if t.format else 1
     starts = np.unique(rows.output // unit) * unit
     stride = max(1, len(starts) // cells)
     overview = np.zeros(len(starts), bool)
@@ -231,7 +232,7 @@ def _run(checkpoint: Checkpoint, t: TensorPlan, rows: _Rows, column_starts: np.n
     assert t.format is not None
     blocks = [read_mapped(checkpoint, t.source, first, last, task.columns) for first, last in task.runs]
     source = blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-    decoded = t.format.decode(encode(t, source, task.options), *source.shape)
+    decoded = round_trip(t, source, task.options)
     numbers = np.concatenate([np.arange(first, last) for first, last in task.runs])
     at = np.searchsorted(rows.output, numbers)
     wanted = rows.output[np.minimum(at, len(rows.output) - 1)] == numbers

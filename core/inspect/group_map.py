@@ -96,7 +96,7 @@ def _whole_blocks(columns: int, column: int) -> Columns:
 def _block_around(checkpoint: Checkpoint, plan: Plan, index: int, row: int, column: int) -> tuple[Block, EncodeOptions]:
     """The smallest block that a run would encode to the same bytes, and its options."""
     t = plan.tensors[index]
-    unit = t.format.row_multiple if t.format else 1
+    unit = t.format.unit_rows(t.shape) if t.format else 1
     start = row // unit * unit
     block = Block(index, start, min(t.rows, start + unit), _whole_blocks(t.columns, column))
     options = EncodeOptions(method=plan.recipe.method)

@@ -29,7 +29,7 @@ class LogicalCheckpoint(Checkpoint):
         stored, unknown = stored_weights(of)
         self.unknown = tuple(unknown)
         self._stored = {s.name: s for s in stored}
-        order = {t.name: i for i, t in enumerate(of.tensors)}
+        order = {t.name: i for i, t in enumerate(of.stored.tensors)}
         stored.sort(key=lambda s: order[s.sources[0].name])
         self.tensors = tuple(_info(s) for s in stored)
 
@@ -42,7 +42,7 @@ class LogicalCheckpoint(Checkpoint):
     ) -> np.ndarray:
         sources = self._stored[tensor.name].sources
         if len(sources) == 1:
-            return self._of.read_raw(sources[0], start, stop, columns)
+            return self._of.stored.read_raw(sources[0], start, stop, columns)
         return self.read_rows(tensor, start, stop, columns).view(np.uint8)
 
     def read_rows(

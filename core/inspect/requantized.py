@@ -80,7 +80,7 @@ def requantized(
 def _ranges(tensor: TensorPlan, rows: tuple[int, int] | None, max_values: int) -> list[tuple[int, int, Columns]]:
     if rows is None or rows == (0, tensor.rows):
         return sample_ranges(tensor, max_values)
-    unit = tensor.format.row_multiple if tensor.format else 1
+    unit = tensor.format.unit_rows(tensor.shape) if tensor.format else 1
     height = max(unit, max_values // CHUNKS // tensor.columns // unit * unit)
     starts = range(rows[0], rows[1], max(height, (rows[1] - rows[0]) // CHUNKS // unit * unit))
     return [(start, min(rows[1], start + height), (0, tensor.columns)) for start in starts][: CHUNKS + 1]

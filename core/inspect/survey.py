@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
-from core.checkpoint.dtypes import can_decode
+from core.checkpoint.dtypes import is_readable
 from core.inspect.matrix import Matrix
 from core.inspect.outliers import OutlierChannel, rank_channels
 from core.inspect.predicted import PredictedError, key_of, planned, predict, sample_size
@@ -158,7 +158,7 @@ class _Survey:
 
     def _tasks(self, order: list[TensorInfo]) -> Iterator[_Task]:
         for tensor in order:
-            if tensor.name in self._known or not can_decode(tensor.dtype):
+            if tensor.name in self._known or not is_readable(tensor):
                 yield _Task(tensor, None, None)
                 continue
             matrix = Matrix(self._checkpoint, tensor)
@@ -175,7 +175,7 @@ class _Survey:
             own.add(stored)
             return task, (ops.channel_sums(stored, task.matrix.dtype, medians=False), own)
         tensors = self._planned.get(task.tensor.name, [])
-        if not tensors or not can_decode(task.tensor.dtype):
+        if not tensors or not is_readable(task.tensor):
             return task, None
         if any(t.format and t.format.needs_amax for t in tensors):
             return task, None  # for these, the largest |x| has to be known first
@@ -194,7 +194,7 @@ class _Survey:
     def _predict(self, tensor: TensorInfo, known: Known | None) -> PredictedError | None:
         """From the cache, or now, where the tensor's largest |x| had to be known first."""
         tensors = self._planned.get(tensor.name, [])
-        if not tensors or not can_decode(tensor.dtype):
+        if not tensors or not is_readable(tensor):
             return None
         stored = self._errors.get(self._key(tensors))
         if stored is not None:

@@ -13,6 +13,7 @@ import numpy as np
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.hf import same_samples
 from core.errors import UserError
+from core.formats.numbers import Numbers
 from core.models.config import DecoderConfig, read_config
 from core.models.gguf_check import check_expressible, check_tensors, window_warning
 from core.models.gguf_names import GGUFName, gguf_name, is_skipped
@@ -80,6 +81,19 @@ class MappedTensor:
         """The stored type of its values; that of its first source when several are stacked. F32 when computed."""
         return self.pieces[0].tensor.dtype if self.pieces else "F32"
 
+    @property
+    def packed(self) -> bool:
+        """Whether it comes from packed weights, which have no bytes of their own that could be copied."""
+        return any(p.tensor.packed for p in self.pieces)
+
+    @property
+    def numbers(self) -> Numbers | None:
+        """What the source's codes stand for, where all of them can be taken over as they are."""
+        first = self.pieces[0].tensor.numbers if self.pieces else None
+        if first is None or self.add or (self.permute_heads and first.tile > 1):
+            return None
+        return first if all(p.tensor.numbers == first for p in self.pieces) else None
+
     @cached_property
     def source_bytes(self) -> int:
         """Bytes of the source rows."""
@@ -89,7 +103,16 @@ class MappedTensor:
     def kind(self) -> tuple[object, ...]:
         """All that a plan looks at but the name and the layer. A model has few kinds, however many layers it has."""
         weight = self.name.endswith(".weight")
-        return self.role.value, self.shape, self.dtype, self.source_bytes, self.keep, self.identity, weight
+        return (
+            self.role.value,
+            self.shape,
+            self.dtype,
+            self.source_bytes,
+            self.keep,
+            self.identity,
+            weight,
+            self.numbers,
+        )
 
 
 def map_tensors(checkpoint: Checkpoint) -> tuple[MappedTensor, ...]:
@@ -155,7 +178,8 @@ def convertible_config(checkpoint: Checkpoint) -> DecoderConfig:
             f"Conversion to GGUF does not know the architecture {names[0]}.",
             "Choose a safetensors target such as w4a16-g128, which needs no names.",
         )
-    if quantized := checkpoint.config.get("quantization_config"):
+    quantized = checkpoint.config.get("quantization_config")
+    if quantized and not any(t.packed for t in checkpoint.tensors):
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else None
         method = method or "a method that config.json does not name"
         raise UserError(

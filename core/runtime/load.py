@@ -22,8 +22,8 @@ from core.models.shape import ModelShape
 from core.progress import CancelToken
 from core.runtime.arithmetic import Arithmetic
 from core.runtime.decoder import FAMILIES, check_decoder, decoder_program
+from core.runtime.reading import Conversion
 from core.runtime.release import release_memory
-from core.runtime.storage import Conversion
 from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
 from core.threads import worker_count
 from core.units import format_bytes

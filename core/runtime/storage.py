@@ -7,19 +7,18 @@ claimed, and says which of them are weights.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Any
 
 import numpy as np
 
-from core.checkpoint.architecture import text_config
 from core.checkpoint.base import Checkpoint
-from core.errors import Cancelled, UserError
-from core.progress import CancelToken
+from core.errors import UserError
+from core.packed.checkpoint import UnpackedCheckpoint
+from core.runtime.packed import packed_matrix
+from core.runtime.reading import Conversion, NoLayout, Reading
 from core.tensor_info import TensorInfo
 from kernels import matrix, ops
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS, SOURCE_KINDS
@@ -27,47 +26,6 @@ from kernels.matrix import Matrix
 
 _SCALE_TYPES = ("F16", "BF16", "F32", "F64")
 KEPT, KEPT_BYTES = "F16", 2  # what a weight is decoded to when the engine has no layout for its format
-
-
-class NoLayout(ValueError):
-    """The engine has no layout for a format."""
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """A matrix that is not kept in its file's format, and why."""
-
-    name: str
-    stored: str
-    kept: str
-    reason: str
-
-
-class Reading:
-    """What all reads of one load share. Every piece asks whether the load was cancelled; thread-safe."""
-
-    def __init__(self, token: CancelToken) -> None:
-        self.bytes_done = 0
-        self.conversions: list[Conversion] = []
-        self._token = token
-        self._given_up = False
-        self._lock = threading.Lock()
-
-    def give_up(self) -> None:
-        """Nobody waits for the result: reads end as if they were cancelled."""
-        self._given_up = True
-
-    def took(self, nbytes: int) -> None:
-        """Count bytes that were read. Raises Cancelled."""
-        self._token.check()
-        if self._given_up:
-            raise Cancelled
-        with self._lock:
-            self.bytes_done += nbytes
-
-    def converted(self, conversion: Conversion) -> None:
-        with self._lock:
-            self.conversions.append(conversion)
 
 
 @dataclass(frozen=True)
@@ -161,126 +119,12 @@ def ggml_blocks(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
     return found
 
 
-def packed_integers(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
-    """compressed-tensors' pack-quantized: codes of 1 to 8 bits as a bit stream along the row, a scale for a group."""
-    found = []
-    declared = _declared(checkpoint)
-    for tensor in tensors.values():
-        if not tensor.name.endswith(".weight_packed") or tensor.dtype not in ("I32", "U32"):
-            continue
-        base = tensor.name.removesuffix("_packed")
-        packed = _Packed.of(checkpoint, base, tensor, tensors)
-        if declared and not any(packed.fits(*scheme) for scheme in declared):
-            raise UserError(
-                f"'{tensor.name}' holds {packed.label}, but config.json says otherwise.",
-                "Use the config.json that belongs to these weights, or download the model again.",
-            )
-        found.append(Stored(base, packed.shape, packed.label, packed.sources, packed.load, packed.values))
-    return found
-
-
-def _declared(checkpoint: Checkpoint) -> list[tuple[Any, Any, Any]]:
-    """num_bits, symmetric and group_size of each scheme that config.json has for weights; None where it is silent."""
-    found = []
-    for config in (checkpoint.config, text_config(checkpoint.config)):
-        quantization = config.get("quantization_config") or config.get("compression_config")
-        groups = quantization.get("config_groups") if isinstance(quantization, Mapping) else None
-        for group in groups.values() if isinstance(groups, Mapping) else ():
-            weights = group.get("weights") if isinstance(group, Mapping) else None
-            if isinstance(weights, Mapping):
-                size = 0 if weights.get("strategy") == "channel" else weights.get("group_size")
-                found.append((weights.get("num_bits"), weights.get("symmetric"), size))
-    return found
-
-
-@dataclass(frozen=True)
-class _Packed:
-    checkpoint: Checkpoint
-    codes: TensorInfo
-    scales: TensorInfo
-    zeros: TensorInfo | None
-    sources: tuple[TensorInfo, ...]
-    shape: tuple[int, int]
-    bits: int
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, base: str, codes: TensorInfo, tensors: Mapping[str, TensorInfo]) -> _Packed:
-        parts = {end: tensors.get(f"{base}_{end}") for end in ("scale", "shape", "zero_point", "g_idx")}
-        scales, size, zeros, order = parts.values()
-        if scales is None or size is None:
-            missing = f"{base}_{'scale' if scales is None else 'shape'}"
-            raise UserError(f"'{codes.name}' can not be read without '{missing}'.", "Download the model again.")
-        if order is not None:
-            raise UserError(
-                f"'{order.name}' gives columns an order of their own, which is not known here.",
-                "Quantize without activation order, or with 'weight' order.",
-            )
-        if size.dtype not in ("I64", "I32"):
-            raise UserError(f"'{size.name}' is no shape.", "Download the model again.")
-        given = tuple(
-            int(n) for n in checkpoint.read_raw(size).reshape(-1).view("<i8" if size.dtype == "I64" else "<i4")
-        )
-        rows, columns = given if len(given) == 2 else (0, 0)
-        words = codes.columns
-        if scales.dtype not in _SCALE_TYPES:
-            raise UserError(f"'{scales.name}' holds {scales.dtype}, which are no scales.", "Download the model again.")
-        fitting = [bits for bits in range(1, 9) if columns and -(-columns * bits // 32) == words]
-        groups = scales.columns
-        if not fitting or rows != codes.rows or scales.rows != rows or not groups or columns % groups:
-            raise UserError(
-                f"'{codes.name}', its scales and '{size.name}' contradict each other.", "Download the model again."
-            )
-        bits = fitting[-1]
-        wanted = (-(-rows * bits // 32), groups)
-        if zeros is not None and (zeros.shape != wanted or zeros.dtype not in ("I32", "U32")):
-            raise UserError(f"'{zeros.name}' does not fit '{codes.name}'.", "Download the model again.")
-        sources = tuple(t for t in (codes, scales, size, zeros) if t is not None)
-        return cls(checkpoint, codes, scales, zeros, sources, (rows, columns), bits)
-
-    @property
-    def group(self) -> int:
-        return self.shape[1] // self.scales.columns
-
-    def fits(self, bits: Any, symmetric: Any, group: Any) -> bool:
-        """Whether a scheme is this one. group: 0 for a row; a longer one than the row is the row, too."""
-        whole = self.shape[1]
-        return (
-            bits in (None, self.bits)
-            and symmetric in (None, self.zeros is None)
-            and (group is None or self.group == (min(group, whole) if isinstance(group, int) and group > 0 else whole))
-        )
-
-    @property
-    def label(self) -> str:
-        return f"int{self.bits} g{self.group}" + ("" if self.zeros is None else " asymmetric")
-
-    def read(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        """Codes, scales and zeros of rows start…stop."""
-        words = self.checkpoint.read_raw(self.codes, start, stop).view("<i4")
-        codes = ops.unpack_bits(words, self.bits, self.shape[1])
-        scales = self.checkpoint.read_rows(self.scales, start, stop)
-        if self.zeros is None:
-            return codes, scales, None
-        first = start // 32 * 32  # whole words, whatever the bits
-        last = min(-(-stop // 32) * 32, self.shape[0])
-        packed = self.checkpoint.read_raw(self.zeros, first * self.bits // 32, -(-last * self.bits // 32)).view("<i4")
-        zeros = ops.unpack_bits(np.ascontiguousarray(packed.T), self.bits, last - first)
-        return codes, scales, np.ascontiguousarray(zeros[:, start - first : stop - first].T)
-
-    def load(self, start: int, stop: int, reading: Reading) -> Matrix:
-        row = sum(source.nbytes for source in self.sources) // max(self.shape[0], 1)
-
-        def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-            parts = self.read(start + first, start + last)
-            reading.took((last - first) * row)
-            return parts
-
-        return matrix.from_groups(
-            stop - start, self.shape[1], self.bits, self.group, read, self.scales.dtype, self.zeros is None
-        )
-
-    def values(self, start: int, stop: int) -> np.ndarray:
-        return ops.decode_groups(*self.read(start, stop), self.bits, self.group)
+def packed_weights(checkpoint: Checkpoint) -> list[Stored]:
+    """What `core.packed` has found."""
+    found = checkpoint.packed.values() if isinstance(checkpoint, UnpackedCheckpoint) else ()
+    return [
+        Stored(w.name, w.shape, w.label, (*w.sources, *w.extra), partial(packed_matrix, w), w.values) for w in found
+    ]
 
 
 def scaled_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
@@ -378,7 +222,7 @@ def plain_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) ->
     return found
 
 
-STORAGES: tuple[Storage, ...] = (ggml_blocks, packed_integers, scaled_elements, plain_elements)
+STORAGES: tuple[Storage, ...] = (ggml_blocks, scaled_elements, plain_elements)
 
 # Scales of activations and of the cache: of no use where activations are scaled as they come.
 _UNUSED = re.compile(r"\.(?:input_(?:scale|global_scale|zero_point)|output_scale|[kvq]_scale|scaled_fp8)$")
@@ -386,10 +230,12 @@ _UNUSED = re.compile(r"\.(?:input_(?:scale|global_scale|zero_point)|output_scale
 
 def stored_weights(checkpoint: Checkpoint) -> tuple[list[Stored], list[TensorInfo]]:
     """Every weight of the checkpoint, and the tensors that are stored in no known way."""
-    left = {t.name: t for t in checkpoint.tensors if not _UNUSED.search(t.name)}
+    if checkpoint.packed_problem:
+        raise checkpoint.packed_problem
+    left = {t.name: t for t in checkpoint.stored.tensors if not _UNUSED.search(t.name)}
     found: list[Stored] = []
-    for storage in STORAGES:
-        claimed = storage(checkpoint, left)
+    for storage in (lambda _stored, _left: packed_weights(checkpoint), *STORAGES):
+        claimed = storage(checkpoint.stored, left)
         found += claimed
         for stored in claimed:
             for source in stored.sources:

@@ -16,7 +16,8 @@ from core.checkpoint.quantized_source import quantized_source
 from core.errors import UserError
 from core.models.gguf_names import is_skipped
 from core.runtime.decoder import DecoderWeights
-from core.runtime.storage import NoLayout, Reading, Stored, stored_weights
+from core.runtime.reading import NoLayout, Reading
+from core.runtime.storage import Stored, stored_weights
 from core.runtime.weights import Slot
 from kernels.layouts import PLAIN_KINDS
 from kernels.matrix import Matrix, from_elements
@@ -97,7 +98,7 @@ class _Finder:
         for tensor in unknown:
             if not is_skipped(tensor.name):
                 source = quantized_source(checkpoint)
-                how = source.label if source and not source.blocks else tensor.dtype
+                how = source.label if source and not source.readable else tensor.dtype
                 raise UserError(
                     f"'{tensor.name}' is stored in a way that can not be run yet ({how}).",
                     "Open a 16-bit or compressed-tensors version of the model.",

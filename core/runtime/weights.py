@@ -19,7 +19,8 @@ from core.models.gguf_names import gguf_name, hugging_face_name, is_skipped
 from core.models.gguf_tensors import is_tied_head
 from core.progress import CancelToken
 from core.runtime.decoder import DecoderWeights, tensor_shapes
-from core.runtime.storage import KEPT_BYTES, Conversion, Reading, Stored, stored_weights
+from core.runtime.reading import Conversion, Reading
+from core.runtime.storage import KEPT_BYTES, Stored, stored_weights
 from kernels.matrix import Matrix
 
 _OTHER = "Use the configuration that belongs to these weights."
@@ -98,7 +99,7 @@ def plan_weights(checkpoint: Checkpoint, config: DecoderConfig) -> WeightPlan:
     for tensor in unknown:
         if not (is_skipped(tensor.name) or _NO_WEIGHT.search(tensor.name)):
             source = quantized_source(checkpoint)
-            how = source.label if source and not source.blocks else tensor.dtype
+            how = source.label if source and not source.readable else tensor.dtype
             raise UserError(
                 f"'{tensor.name}' is stored in a way that can not be run yet ({how}).",
                 "Open a GGUF, 16-bit or compressed-tensors version of the model.",

@@ -161,7 +161,7 @@ def test_a_preview_looks_at_pieces(folder, monkeypatch) -> None:
         for target in ("w4a16-channel", "w4a16-g32-asym"):
             t = next(t for t in make_plan(checkpoint, Recipe(target)).tensors if t.shape == (11, COLUMNS))
             part = preview(checkpoint, t, Method.SEARCH, CancelToken(), max_values=16_384)
-            assert 16 * 1024 <= part.error.values <= 16 * 1024 * t.format.row_multiple
+            assert 16 * 1024 <= part.error.values <= 16 * 1024 * t.format.unit_rows(t.shape)
             assert part.sampled_rows == part.error.values // COLUMNS
             assert part.error.snr_db > 10
 

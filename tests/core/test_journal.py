@@ -12,6 +12,7 @@ from core.checkpoint import open_checkpoint
 from core.errors import UserError
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
 from core.output import OutputFiles
+from core.parts import Run
 from core.plan import make_plan
 from core.progress import CancelToken, ErrorStats
 from core.recipe import Recipe
@@ -210,7 +211,7 @@ def test_altered_header_and_padding_are_mended_by_resuming(folder, tmp_path):
     assert digest(output) == digest(tmp_path / "whole")
     files = OutputFiles(tmp_path / "other", layout, keep=False)
     assert files.plain_bytes_intact()
-    files.write(0, 8, np.array([1], np.uint8))
+    files.write(0, Run(8, 1), np.array([1], np.uint8))
     assert not files.plain_bytes_intact()
     files.close()
 

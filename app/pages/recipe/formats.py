@@ -11,8 +11,8 @@ from app.models.matrix import NAME, MatrixModel
 from app.session import Session
 from app.theme import ROW_HEIGHT, SPACE_2, SPACE_3, mono_font
 from app.widgets.basics import label
-from core.assign import LINEAR_ROLES
 from core.checkpoint import Container
+from core.export.ecosystem import LINEAR_ROLES
 from core.hardware.matrix import hardware_classes
 from core.recipe import Recipe
 from core.tensor_info import Role

@@ -13,7 +13,10 @@ from tiny_models import write_llama
 
 from core.checkpoint import open_checkpoint
 from core.errors import UserError
-from core.export.compressed_tensors import Scheme, compressed_tensors_layout, ignored_modules, quantization_config
+from core.export.compressed_tensors import CompressedTensors, quantization_config
+from core.export.ecosystem import ignored_modules
+from core.export.folder import folder_layout
+from core.formats.pack_quantized import PackQuantized
 from core.tensor_info import Role, TensorInfo
 
 
@@ -30,7 +33,7 @@ def pack(codes: np.ndarray, bits: int) -> np.ndarray:
     return words.astype(np.uint32).view(np.int32)
 
 
-def quantize(weight: torch.Tensor, scheme: Scheme) -> tuple[dict[str, tuple[str, np.ndarray]], torch.Tensor]:
+def quantize(weight: torch.Tensor, scheme: PackQuantized) -> tuple[dict[str, tuple[str, np.ndarray]], torch.Tensor]:
     """Round-to-nearest by the book: the stored arrays (dtype, values) by suffix, and the weight that they stand for."""
     rows, columns = weight.shape
     group = scheme.group or columns
@@ -58,7 +61,9 @@ def quantize(weight: torch.Tensor, scheme: Scheme) -> tuple[dict[str, tuple[str,
     return arrays, dense
 
 
-def write_quantized(source: Path, output: Path, schemes: dict[str, Scheme], max_shard: int) -> dict[str, torch.Tensor]:
+def write_quantized(
+    source: Path, output: Path, schemes: dict[str, PackQuantized], max_shard: int
+) -> dict[str, torch.Tensor]:
     """Write the folder as its layout says; returns the dense weights that the stored codes stand for."""
     weights = load_file(source / "model.safetensors")
     entries, data, dense = [], [], {}
@@ -70,7 +75,7 @@ def write_quantized(source: Path, output: Path, schemes: dict[str, Scheme], max_
             entries.append((name + suffix, values.shape, dtype, values.nbytes))
             data.append(values.tobytes())
     with open_checkpoint(source) as checkpoint:
-        layout = compressed_tensors_layout(checkpoint, entries, schemes, max_shard)
+        layout = folder_layout(checkpoint, entries, CompressedTensors(), schemes, max_shard)
     assert layout.folder
     output.mkdir()
     for file in layout.files:
@@ -91,7 +96,7 @@ def linear_names(source: Path) -> list[str]:
     return [n for n in load_file(source / "model.safetensors") if n.endswith("proj.weight")]
 
 
-W4 = Scheme(4, 64, True)
+W4 = PackQuantized(4, 64, True)
 
 
 @pytest.mark.interop
@@ -99,17 +104,17 @@ W4 = Scheme(4, 64, True)
     ("default", "down", "max_shard"),
     [
         (W4, W4, 5_000_000_000),
-        (Scheme(4, 32, False), Scheme(4, 32, False), 300_000),
-        (Scheme(8, 0, True), Scheme(8, 0, True), 5_000_000_000),
-        (Scheme(8, 128, False), Scheme(8, 128, False), 5_000_000_000),
-        (W4, Scheme(8, 0, True), 5_000_000_000),
+        (PackQuantized(4, 32, False), PackQuantized(4, 32, False), 300_000),
+        (PackQuantized(8, 0, True), PackQuantized(8, 0, True), 5_000_000_000),
+        (PackQuantized(8, 128, False), PackQuantized(8, 128, False), 5_000_000_000),
+        (W4, PackQuantized(8, 0, True), 5_000_000_000),
         (W4, None, 5_000_000_000),
     ],
     ids=["w4-g64", "w4-g32-asym-shards", "w8-channel", "w8-g128-asym", "two-schemes", "one-kind-left-alone"],
 )
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 def test_transformers_computes_with_it(
-    default: Scheme, down: Scheme | None, max_shard: int, tied: bool, tmp_path: Path
+    default: PackQuantized, down: PackQuantized | None, max_shard: int, tied: bool, tmp_path: Path
 ) -> None:
     from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
@@ -138,7 +143,7 @@ def test_the_library_accepts_the_config(tmp_path: Path) -> None:
 
     source = write_llama(tmp_path / "source")
     names = linear_names(source)
-    schemes = dict.fromkeys(names, Scheme(4, 128, False)) | {names[0]: Scheme(8, 0, True)}
+    schemes = dict.fromkeys(names, PackQuantized(4, 128, False)) | {names[0]: PackQuantized(8, 0, True)}
     with open_checkpoint(source) as checkpoint:
         config = quantization_config(checkpoint.tensors, schemes)
     parsed = QuantizationConfig.model_validate(config)
@@ -199,7 +204,7 @@ def test_parts_of_a_model_that_sees_are_named_as_stored_and_as_loaded(stored: st
     tensors = [TensorInfo(name, (64, 64), "BF16", 8192, role=Role.OTHER) for name in names]
     ignore = quantization_config(tensors, {names[2]: W4})["ignore"]
     assert {stored, loaded} <= set(ignore)
-    mixed = quantization_config(tensors, {names[0]: W4, names[2]: Scheme(8, 64, True)})["config_groups"]
+    mixed = quantization_config(tensors, {names[0]: W4, names[2]: PackQuantized(8, 64, True)})["config_groups"]
     assert {stored, loaded} <= set(mixed["group_0"]["targets"])
 
 
@@ -210,7 +215,7 @@ def test_what_goes_along(tmp_path: Path) -> None:
     (source / "additional_chat_templates").mkdir()
     (source / "additional_chat_templates" / "tool.jinja").write_text("{{ tools }}", encoding="utf-8")
     with open_checkpoint(source) as checkpoint:
-        layout = compressed_tensors_layout(checkpoint, [("a", (1,), "U8", 1)], {"a": W4})
+        layout = folder_layout(checkpoint, [("a", (1,), "U8", 1)], CompressedTensors(), {"a": W4})
     names = [name for name, _ in layout.extras]
     assert sorted(names) == [
         *("LICENSE", "README.md", "additional_chat_templates/tool.jinja", "config.json"),
@@ -229,4 +234,4 @@ def test_no_config(tmp_path: Path) -> None:
     source = write_llama(tmp_path / "source")
     (source / "config.json").unlink()
     with open_checkpoint(source / "model.safetensors") as checkpoint, pytest.raises(UserError, match=r"config\.json"):
-        compressed_tensors_layout(checkpoint, [], {})
+        folder_layout(checkpoint, [], CompressedTensors(), {})

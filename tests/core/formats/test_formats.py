@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 import gguf
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from core.contract import PerChannel
 from core.formats import FORMATS, EncodeOptions, Format, Method, find_format
 from core.formats.pack_quantized import PackQuantized
+from core.parts import Run
 from kernels import dispatch
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 
@@ -20,7 +23,7 @@ METHODS = tuple(Method)
 def unit(fmt: Format) -> int:
     """The shortest row that the format takes: its block or group, or, for one scale a row, whole words of codes."""
     if isinstance(fmt, PackQuantized) and not fmt.group:
-        return 32 // fmt.bits
+        return 32 // gcd(32, fmt.bits)
     return max(fmt.contract.block, getattr(fmt.contract.granularity, "size", 1))
 
 
@@ -34,6 +37,13 @@ def stored(fmt: Format, x: np.ndarray, options: EncodeOptions) -> list[np.ndarra
     for number, data in fmt.constant_parts(x.shape).items():
         parts[number] = np.frombuffer(data, np.uint8)
     return parts
+
+
+def put(array: np.ndarray, run: Run, data: np.ndarray) -> None:
+    """Bytes into their stretches of a stored array."""
+    for i, stretch in enumerate(data.reshape(run.count, run.nbytes)):
+        at = run.offset + i * run.stride
+        array[at : at + run.nbytes] = stretch
 
 
 def round_trip(fmt: Format, x: np.ndarray, options: EncodeOptions) -> np.ndarray:
@@ -69,7 +79,7 @@ def test_the_list_is_whole() -> None:
     names = [(f.container, f.name) for f in FORMATS]
     assert len(set(names)) == len(names)
     assert {name for container, name in names if container == "gguf"} == set(BLOCK_KINDS)
-    schemes = {f"w{b}a16-{g}{s}" for b in (4, 8) for g in ("g32", "g64", "g128", "channel") for s in ("", "-asym")}
+    schemes = {f"w{b}a16-{g}{s}" for b in range(2, 9) for g in ("g32", "g64", "g128", "channel") for s in ("", "-asym")}
     assert {name for container, name in names if container == "safetensors"} == schemes | set(PLAIN_KINDS)
 
 
@@ -126,7 +136,8 @@ def test_the_bound_is_not_met_by_a_floor(fmt: Format, kind: str) -> None:
 
 @EVERY
 def test_row_blocks_appended_are_the_whole(fmt: Format) -> None:
-    rows, columns = 3 * fmt.row_multiple + 5, 2 * unit(fmt)
+    columns = 2 * unit(fmt)
+    rows = 3 * fmt.unit_rows((1, columns)) + 5
     x = values("usual", columns, rows)
     for method in METHODS:
         options = options_for(x, method)
@@ -135,12 +146,15 @@ def test_row_blocks_appended_are_the_whole(fmt: Format) -> None:
             got = [np.zeros(p.nbytes, np.uint8) for p in fmt.parts(x.shape)]
             for number, data in fmt.constant_parts(x.shape).items():
                 got[number][:] = np.frombuffer(data, np.uint8)
-            step = height * fmt.row_multiple
+            step = height * fmt.unit_rows(x.shape)
             for start in range(0, rows, step):
-                for number, part in enumerate(fmt.encode(x[start : start + step], options)):
+                stop = min(rows, start + step)
+                for number, (place, part) in enumerate(
+                    zip(fmt.parts(x.shape), fmt.encode(x[start:stop], options), strict=True)
+                ):
                     data = np.ascontiguousarray(part).reshape(-1).view(np.uint8)
-                    at = fmt.part_offset(number, x.shape, start)
-                    got[number][at : at + len(data)] = data
+                    if data.size:
+                        put(got[number], place.run(x.shape, (start, stop), (0, columns)), data)
             assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
 
 
@@ -155,8 +169,8 @@ def test_each_matrix_of_a_stack_has_its_place(fmt: Format) -> None:
     parts = [np.zeros(p.nbytes, np.uint8) for p in fmt.parts(shape)]
     for expert, matrix in enumerate(x):
         for number, part in enumerate(stored(fmt, matrix, options_for(matrix))):
-            at = fmt.part_offset(number, shape, expert * shape[1])
-            parts[number][at : at + len(part)] = part
+            rows = (expert * shape[1], (expert + 1) * shape[1])
+            put(parts[number], fmt.parts(shape)[number].run(shape, rows, (0, shape[-1])), part)
     blocks = np.split(parts[0], shape[0])
     scales = np.split(parts[1], shape[0]) if len(parts) > 1 else [None] * shape[0]
     for matrix, block, scale in zip(x, blocks, scales, strict=True):

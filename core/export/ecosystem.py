@@ -1,0 +1,82 @@
+"""What a folder says about its weights beside the tensors: one class for each family of loaders."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.checkpoint.base import Checkpoint
+from core.formats.coded import Coded
+from core.tensor_info import Role, TensorInfo
+
+# Weights of linear layers, which every folder format is made for.
+LINEAR_ROLES = frozenset(
+    {
+        Role.ATTN_Q,
+        Role.ATTN_K,
+        Role.ATTN_V,
+        Role.ATTN_QKV,
+        Role.ATTN_OUT,
+        Role.FFN_GATE,
+        Role.FFN_UP,
+        Role.FFN_GATE_UP,
+        Role.FFN_DOWN,
+    }
+)
+_NO_LINEAR = (Role.EMBED, Role.NORM, Role.BIAS, Role.ROPE, Role.CONV)
+ALL_EXPERTS = r"re:.*\.experts\..*"
+
+
+@dataclass(frozen=True)
+class Words:
+    """config: what config.json gets beside what the source's has; files: (name, content) beside it.
+
+    metadata: of each safetensors file.
+    """
+
+    config: Mapping[str, Any]
+    files: tuple[tuple[str, bytes], ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})
+
+
+class Ecosystem(ABC):
+    """One family of loaders. roles: what a target of it quantizes where no rule says otherwise.
+
+    stacks: whether experts stored as one tensor [E, N, K] can be quantized.
+    """
+
+    name: str
+    roles: frozenset[Role] = LINEAR_ROLES
+    stacks: bool = False
+
+    @abstractmethod
+    def words(self, checkpoint: Checkpoint, chosen: Mapping[str, Coded]) -> Words:
+        """What the folder says when the weights named in `chosen` ('….weight') have these formats, at least one.
+
+        Raises UserError for a mix of formats that these loaders can not be told of.
+        """
+
+
+def ignored_modules(tensors: Iterable[TensorInfo], chosen: Mapping[str, Any]) -> list[str]:
+    """Modules with a matrix that stays as it is. A tied head has no tensor of its own, yet is a Linear all the same.
+
+    Experts that are stored as one tensor are no Linear, but vLLM asks for each as if it were.
+    """
+    tensors = tuple(tensors)
+    left = [
+        module(t.name)
+        for t in tensors
+        if t.name.endswith(".weight") and len(t.shape) == 2 and t.role not in _NO_LINEAR and t.name not in chosen
+    ]
+    if not any(module(name).endswith("lm_head") for name in [*left, *chosen]):
+        left.append("lm_head")
+    if any(".experts." in t.name and len(t.shape) == 3 for t in tensors) and not any(".experts." in n for n in chosen):
+        left.append(ALL_EXPERTS)
+    return left
+
+
+def module(weight: str) -> str:
+    """'model.layers.0.mlp.up_proj.weight' → the module's name."""
+    return weight.removesuffix(".weight")

@@ -1,0 +1,8 @@
+"""Every ecosystem that folders are written for, by name."""
+
+from __future__ import annotations
+
+from core.export.compressed_tensors import CompressedTensors
+from core.export.ecosystem import Ecosystem
+
+ECOSYSTEMS: dict[str, Ecosystem] = {e.name: e for e in (CompressedTensors(),)}

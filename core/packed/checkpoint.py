@@ -1,0 +1,101 @@
+"""A checkpoint with packed weights, seen by its weights: each is one tensor, with its name and shape in the model.
+
+Everything that reads values (plan, run, doctor, Inspect) reads these; `stored` is what lies on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from core.checkpoint.base import Checkpoint, Columns
+from core.checkpoint.reading import column_range, row_range
+from core.errors import UserError
+from core.packed.find import find_packed
+from core.packed.weight import PackedWeight
+from core.roles import parse_name
+from core.tensor_info import TensorInfo
+
+
+def unpacked(checkpoint: Checkpoint) -> Checkpoint:
+    """The view of a checkpoint in which packed weights are plain; the checkpoint itself when it has none.
+
+    Where they contradict each other, or their config, the checkpoint keeps the error as its `packed_problem`.
+    """
+    try:
+        weights = find_packed(checkpoint)
+    except UserError as problem:
+        checkpoint.packed_problem = problem
+        return checkpoint
+    return UnpackedCheckpoint(checkpoint, weights) if weights else checkpoint
+
+
+class UnpackedCheckpoint(Checkpoint):
+    """`dtype` of a packed weight is its label ('int4 g128'); its bytes are those of all tensors it is made of."""
+
+    def __init__(self, stored: Checkpoint, weights: Sequence[PackedWeight]) -> None:
+        self._stored = stored
+        self.path, self.container, self.files = stored.path, stored.container, stored.files
+        self.config, self.side_files, self.architecture = stored.config, stored.side_files, stored.architecture
+        self.notes = getattr(stored, "notes", ())
+        self.packed = {w.name: w for w in weights}
+        place = {w.sources[0].name: w for w in weights}
+        parts = {t.name for w in weights for t in (*w.sources, *w.extra)}
+        self.tensors = tuple(
+            _info(place[t.name]) if t.name in place else t
+            for t in stored.tensors
+            if t.name in place or t.name not in parts
+        )
+
+    @property
+    def stored(self) -> Checkpoint:
+        return self._stored
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        return self._stored.metadata
+
+    @property
+    def file_bytes(self) -> int:
+        return self._stored.file_bytes
+
+    def read_raw(
+        self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
+    ) -> np.ndarray:
+        if tensor.name in self.packed:
+            raise ValueError(f"'{tensor.name}' has no bytes of its own")
+        return self._stored.read_raw(tensor, start, stop, columns)
+
+    def read_rows(
+        self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
+    ) -> np.ndarray:
+        weight = self.packed.get(tensor.name)
+        if weight is None:
+            return self._stored.read_rows(tensor, start, stop, columns)
+        return weight.values(*row_range(tensor, start, stop), column_range(tensor, columns))
+
+    def fingerprint(self) -> str:
+        return self._stored.fingerprint()
+
+    def close(self) -> None:
+        self._stored.close()
+
+
+def _info(w: PackedWeight) -> TensorInfo:
+    named, first = parse_name(w.name, w.shape), w.sources[0]
+    return TensorInfo(
+        name=w.name,
+        shape=w.shape,
+        dtype=w.label,
+        nbytes=w.nbytes,
+        file=first.file,
+        offset=first.offset,
+        role=named.role,
+        layer=named.layer,
+        expert=named.expert,
+        experts=named.experts,
+        packed=True,
+        numbers=w.format.numbers if w.order is None else None,
+    )

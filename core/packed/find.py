@@ -1,0 +1,33 @@
+"""Which weights of a checkpoint are packed, and how. One function a scheme; the first that knows a weight claims it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from core.checkpoint.base import Checkpoint, Container
+from core.checkpoint.quantized_source import quantization_config
+from core.packed import compressed_tensors
+from core.packed.weight import PackedWeight
+from core.tensor_info import TensorInfo
+
+# Given the checkpoint, the tensors that no scheme before it has claimed, and config.json's word on quantization ({}).
+Scheme = Callable[[Checkpoint, Mapping[str, TensorInfo], Mapping[str, Any]], list[PackedWeight]]
+
+SCHEMES: tuple[Scheme, ...] = (compressed_tensors.find,)
+
+
+def find_packed(checkpoint: Checkpoint) -> list[PackedWeight]:
+    """Every packed weight of a folder. Raises UserError, naming the tensor, where parts are missing or contradict."""
+    if checkpoint.container is Container.GGUF:
+        return []
+    config = quantization_config(checkpoint) or {}
+    left = {t.name: t for t in checkpoint.tensors}
+    found: list[PackedWeight] = []
+    for scheme in SCHEMES:
+        claimed = scheme(checkpoint, left, config)
+        found += claimed
+        for weight in claimed:
+            for source in (*weight.sources, *weight.extra):
+                left.pop(source.name, None)
+    return found

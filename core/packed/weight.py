@@ -1,0 +1,110 @@
+"""One packed weight: the format it is stored in, the tensors that hold its parts, and its values by rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.checkpoint.base import Checkpoint, Columns
+from core.errors import UserError
+from core.formats.coded import Coded
+from core.formats.numbers import Codes
+from core.tensor_info import TensorInfo
+
+AGAIN = "Download the model again, or use the checkpoint that it was made from."
+_SAME = {"U32": "I32", "U8": "U8", "F4": "U8"}  # names under which the same bits are stored
+
+
+@dataclass(frozen=True, eq=False)
+class PackedWeight:
+    """name: of the weight in the model, '….weight'; shape: [N, K]. sources: the tensor of each part of the format.
+
+    order: int64 [K], where columns are stored in another order than they are used in: stored column j is column
+    order[j]; None: as they are. `codes` come as they are stored, `values` as they are used.
+    """
+
+    checkpoint: Checkpoint
+    name: str
+    shape: tuple[int, int]
+    format: Coded
+    scheme: str
+    sources: tuple[TensorInfo, ...]
+    order: np.ndarray | None = None
+    extra: tuple[TensorInfo, ...] = ()  # belong to it, hold no numbers of it
+
+    @property
+    def label(self) -> str:
+        """'int4 g128 asymmetric': what its numbers are, whatever the scheme that packs them."""
+        return self.format.numbers.label
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (*self.sources, *self.extra))
+
+    def codes(self, start: int, stop: int) -> Codes:
+        """Codes of rows start…stop. Raises UserError when the file is short."""
+        rows, columns = self.shape
+        unit = self.format.unit_rows(self.shape)
+        first, last = start // unit * unit, min(-(-stop // unit) * unit, rows)
+        raw = [
+            np.empty(0, np.uint8)
+            if part.constant
+            else self.checkpoint.read_run(source, part.run(self.shape, (first, last), (0, columns)))
+            for part, source in zip(self.format.parts(self.shape), self.sources, strict=True)
+        ]
+        found = self.format.unpack(raw, last - first, columns)
+        return found if (first, last) == (start, stop) else found.rows(start - first, stop - first)
+
+    def values(self, start: int, stop: int, columns: Columns | None = None) -> np.ndarray:
+        """float32 [R, K], or the columns asked for."""
+        values = self.format.numbers.values(self.codes(start, stop))
+        if self.order is not None:
+            used = np.empty_like(values)
+            used[:, self.order] = values
+            values = used
+        left, right = columns or (0, self.shape[1])
+        return values if (left, right) == (0, self.shape[1]) else np.ascontiguousarray(values[:, left:right])
+
+
+def packed_weight(
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, TensorInfo],
+    base: str,
+    shape: tuple[int, int],
+    form: Coded,
+    scheme: str,
+    order: np.ndarray | None = None,
+    extra: tuple[str, ...] = (),
+) -> PackedWeight:
+    """The weight '{base}.weight' whose parts are all there and have the types and shapes that its format means.
+
+    extra: endings ('.g_idx') of tensors that belong to it too, where they are there. Raises UserError that names the
+    tensor which is missing or does not fit.
+    """
+    sources: list[TensorInfo] = []
+    for part in form.parts(shape):
+        name = base + part.suffix if part.suffix.startswith(".") else f"{base}.weight{part.suffix}"
+        found = tensors.get(name)
+        if found is None:
+            first = sources[0].name if sources else f"{base}.weight"
+            raise UserError(f"'{first}' can not be read without '{name}', which is not there.", AGAIN)
+        same_bits = _SAME.get(found.dtype, found.dtype) == part.dtype
+        if not same_bits or found.nbytes != part.nbytes or _squeezed(found.shape) != _squeezed(part.shape):
+            raise UserError(
+                f"'{name}' is {found.dtype} {_size(found.shape)}, where a weight of {_size(shape)} in "
+                f"{form.numbers.label} needs {part.dtype} {_size(part.shape)}.",
+                "Use the config.json that belongs to these weights, or download the model again.",
+            )
+        sources.append(found)
+    beside = tuple(tensors[base + end] for end in extra if base + end in tensors)
+    return PackedWeight(checkpoint, f"{base}.weight", shape, form, scheme, tuple(sources), order, beside)
+
+
+def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(n for n in shape if n != 1)
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " × ".join(f"{n:,}" for n in shape) or "1"
