@@ -7,7 +7,8 @@ from enum import Enum
 
 from core.errors import UserError
 from core.export.gguf_values import FILE_TYPES
-from core.formats.pack_quantized import PACK_QUANTIZED, PackQuantized
+from core.formats import FORMATS
+from core.formats.coded import Coded
 
 
 class Kind(Enum):
@@ -50,11 +51,8 @@ def _type(name: str, summary: str) -> Target:
     return Target(name, "gguf", Kind.TYPE, name, FILE_TYPES[name], summary)
 
 
-def _scheme(f: PackQuantized) -> Target:
-    kind = "symmetric" if f.symmetric else "asymmetric"
-    words = f"groups of {f.group}" if f.group else "rows"
-    summary = f"{f.bits}-bit integers, {kind}, in {words}; for vLLM"
-    return Target(f.name, f.container, Kind.SCHEME, f.name, -1, summary, f.ecosystem)
+def _scheme(f: Coded) -> Target:
+    return Target(f.name, f.container, Kind.SCHEME, f.name, -1, f.summary, f.ecosystem)
 
 
 TARGETS: tuple[Target, ...] = (
@@ -85,7 +83,7 @@ TARGETS: tuple[Target, ...] = (
     _type("Q3_K", "Q3_K for every weight it fits"),
     _type("MXFP4", "4-bit floats with a power-of-two scale, blocks of 32"),
     _type("NVFP4", "4-bit floats with an 8-bit float scale, blocks of 16"),
-    *map(_scheme, sorted(PACK_QUANTIZED, key=lambda f: (f.bits, not f.group, -f.group, not f.symmetric))),
+    *(_scheme(f) for f in FORMATS if isinstance(f, Coded)),
 )
 
 _BY_NAME = {t.name.lower(): t for t in TARGETS}

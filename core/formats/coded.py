@@ -19,12 +19,15 @@ class Coded(Format):
     """Weights W [N, K] of one ecosystem's folders. A format of this kind says how codes are packed, and nothing more.
 
     The same instance writes a file and reads it: `core.packed` finds the parts in a checkpoint and unpacks them.
+    summary: one line for the window, what it is and who reads it. family: what the support matrix calls it.
     """
 
     container = "safetensors"
 
-    def __init__(self, name: str, numbers: Numbers, packing: str) -> None:
+    def __init__(self, name: str, numbers: Numbers, packing: str, summary: str, family: str) -> None:
         self.name = name
+        self.summary = summary
+        self.family = family
         self.numbers = numbers
         self.contract = numbers.contract(name, packing)
         self.error_bound = numbers.error_bound

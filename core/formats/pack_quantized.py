@@ -30,7 +30,14 @@ class PackQuantized(Coded):
         self.symmetric = symmetric
         name = f"w{bits}a16-" + (f"g{group}" if group else "channel") + ("" if symmetric else "-asym")
         words = "a dense stream of codes in 32-bit words" if 32 % bits else f"{32 // bits} codes a 32-bit word"
-        super().__init__(name, Integers(bits, group, symmetric, scale), f"{words}, first in the lowest bits")
+        kind = "symmetric" if symmetric else "asymmetric"
+        super().__init__(
+            name,
+            Integers(bits, group, symmetric, scale),
+            f"{words}, first in the lowest bits",
+            summary=f"{bits}-bit integers, {kind}, in {f'groups of {group}' if group else 'rows'}; for vLLM",
+            family=f"w{bits}a16" + ("" if symmetric else "-asym"),
+        )
 
     def for_numbers(self, numbers: Numbers) -> PackQuantized | None:
         if not isinstance(numbers, Integers):
@@ -94,6 +101,6 @@ class PackQuantized(Coded):
 PACK_QUANTIZED: tuple[PackQuantized, ...] = tuple(
     PackQuantized(bits, group, symmetric)
     for bits in (2, 3, 4, 5, 6, 7, 8)
-    for group in (32, 64, 128, 0)
+    for group in (128, 64, 32, 0)
     for symmetric in (True, False)
 )

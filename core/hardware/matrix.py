@@ -13,6 +13,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.formats import find_format
+from core.formats.coded import Coded
 from core.targets import find_target
 from core.units import format_count
 from resources import read_json
@@ -89,11 +90,11 @@ def family(format_name: str) -> str:
     Raises UserError for a name that is neither.
     """
     name = format_name.strip()
-    if name.casefold().startswith(("w4a16", "w8a16")):
-        scheme = find_target(name).name
-        return scheme.split("-")[0] + ("-asym" if scheme.endswith("-asym") else "")
-    found = _FAMILIES.get(name.upper())
-    return found or _FAMILIES[find_target(name).base]
+    if name.upper() in _FAMILIES:
+        return _FAMILIES[name.upper()]
+    target = find_target(name)
+    base = find_format(target.base, target.container)
+    return base.family if isinstance(base, Coded) else _FAMILIES[target.base]
 
 
 @lru_cache(maxsize=4096)  # the window asks for all of them at every change of model or device
