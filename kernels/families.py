@@ -134,7 +134,7 @@ def half_quadratic(
 
     x ≈ scale · (code − zero), codes 0 … 2^bits − 1. exponent: the p of Σ |x − x̂|^p. beta, and by what it is multiplied
     in each of `iterations`: the method's. round_zero: whether the first zero is an integer; None: with 4 bits, as HQQ
-    does. Each group stops when its Σ |x − x̂| no longer falls, so that no result depends on other rows.
+    does. No group's result depends on another's.
     """
     x = checks.matrix(x)
     checks.bits(bits)
@@ -208,7 +208,8 @@ def e8m0_from_amax(amax: np.ndarray, emax: int, rule: str = "floor") -> np.ndarr
 
     emax: exponent of the element's largest value, 2 of E2M1, 8 of E4M3, 15 of E5M2. rule: 'floor', OCP's and ggml's
     ⌊log2 amax⌋ − emax; 'compressed-tensors', the same with amax raised to the next power of two from 1.75 times one
-    on; 'mlx', the nearest exponent to log2(amax / largest value), which may clip. Zeros: 0; 'mlx': 127.
+    on; 'mlx', ⌈log2(amax / largest value)⌉, so that nothing is clipped (MLX 0.32).
+    Zeros: 0, and 127 by 'mlx'.
     """
     if rule not in E8M0_RULES:
         raise ValueError(f"rules of E8M0 scales are {', '.join(E8M0_RULES)}, not {rule}")

@@ -30,7 +30,9 @@ namespace bitsmith {
 
 // Raises ValueError for a set that this CPU or build has not.
 const Kernels& kernels_named(const std::string& isa);
-void add_inspect(nb::module_& m);  // module_inspect.cpp
+ScaleType scale_type_named(const std::string& name);
+void add_inspect(nb::module_& m);   // module_inspect.cpp
+void add_families(nb::module_& m);  // module_families.cpp
 
 inline void require(bool ok, const char* message) {
     if (!ok) throw std::invalid_argument(message);

@@ -5,33 +5,51 @@
 
 namespace bitsmith {
 
+// Eight codes, one a byte, pushed together into the low 8 · bits bits; and back. Pairs, then fours, then all.
+inline uint64_t join_eight(uint64_t codes, int bits) {
+    codes &= 0x0101010101010101u * ((1u << bits) - 1);
+    codes = (codes & 0x00FF00FF00FF00FFu) | ((codes & 0xFF00FF00FF00FF00u) >> (8 - bits));
+    codes = (codes & 0x0000FFFF0000FFFFu) | ((codes & 0xFFFF0000FFFF0000u) >> (16 - 2 * bits));
+    return (codes & 0xFFFFFFFFu) | (codes >> 32 << 4 * bits);
+}
+inline uint64_t part_eight(uint64_t packed, int bits) {
+    const uint64_t fours = (uint64_t{1} << 4 * bits) - 1, pairs = (1u << 2 * bits) - 1, one = (1u << bits) - 1;
+    packed = (packed & fours) | (packed >> 4 * bits & fours) << 32;
+    packed = (packed & (pairs | pairs << 32)) | (packed & (pairs | pairs << 32) << 2 * bits) << (16 - 2 * bits);
+    const uint64_t mask = one | one << 16 | one << 32 | one << 48;
+    return (packed & mask) | (packed & mask << bits) << (8 - bits);
+}
+inline uint64_t little_endian(uint64_t word) {
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
+    return __builtin_bswap64(word);
+#else
+    return word;
+#endif
+}
+
 inline void pack_row(const uint8_t* codes, int64_t n, int bits, uint8_t* out, int64_t out_bytes) {
-    const uint32_t mask = (1u << bits) - 1;
-    uint64_t word = 0;
-    int filled = 0;
     int64_t at = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        word |= static_cast<uint64_t>(codes[i] & mask) << filled;
-        filled += bits;
-        for (; filled >= 8; filled -= 8, word >>= 8) out[at++] = static_cast<uint8_t>(word);
+    for (int64_t i = 0; i < n; i += 8, at += bits) {
+        uint64_t word = 0;
+        memcpy(&word, codes + i, n - i < 8 ? n - i : 8);
+        word = little_endian(join_eight(little_endian(word), bits));
+        if (at + 8 <= out_bytes) {
+            memcpy(out + at, &word, 8);
+        } else {
+            memcpy(out + at, &word, out_bytes - at < bits ? out_bytes - at : bits);
+        }
     }
-    if (filled > 0) out[at++] = static_cast<uint8_t>(word);
-    memset(out + at, 0, out_bytes - at);
+    if (at < out_bytes) memset(out + at, 0, out_bytes - at);
 }
 
 inline void unpack_row(const uint8_t* packed, int64_t n, int bits, uint8_t* codes) {
-    const uint32_t mask = (1u << bits) - 1;
-    uint32_t word = 0;
-    int filled = 0;
+    const int64_t bytes = (n * bits + 7) / 8;
     int64_t at = 0;
-    for (int64_t i = 0; i < n; ++i) {
-        if (filled < bits) {
-            word |= static_cast<uint32_t>(packed[at++]) << filled;
-            filled += 8;
-        }
-        codes[i] = static_cast<uint8_t>(word & mask);
-        word >>= bits;
-        filled -= bits;
+    for (int64_t i = 0; i < n; i += 8, at += bits) {
+        uint64_t word = 0;
+        memcpy(&word, packed + at, bytes - at < 8 ? bytes - at : 8);
+        word = little_endian(part_eight(little_endian(word), bits));
+        memcpy(codes + i, &word, n - i < 8 ? n - i : 8);
     }
 }
 

@@ -102,7 +102,7 @@ static void decode_blocks(const std::string& isa, const std::string& kind_name, 
     });
 }
 
-static ScaleType scale_type_named(const std::string& name) {
+ScaleType bitsmith::scale_type_named(const std::string& name) {
     if (name == "F16") return kF16;
     if (name == "BF16") return kBF16;
     require(name == "F32", "scales are F16, BF16 or F32");
@@ -451,4 +451,5 @@ NB_MODULE(_cpu, m) {
     m.def("scan", &scan);
     m.def("max_group_error_ratio", &max_group_error_ratio);
     add_inspect(m);
+    add_families(m);
 }

@@ -68,7 +68,7 @@ class _Search:
     def __init__(self, x: np.ndarray, w: np.ndarray | None, bits: int, scale_type: str) -> None:
         self._x, self._w, self._type = x, w, scale_type
         self._top = np.float32((1 << bits) - 1)
-        self.low, self.high = x.min(axis=1), x.max(axis=1)
+        self.low, self.high = x.min(axis=1) + ZERO, x.max(axis=1) + ZERO  # no −0
         self._room = (self.high - self.low) * clipped_share(bits)
 
     def start(self, scale: np.ndarray, offset: np.ndarray) -> None:

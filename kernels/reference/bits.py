@@ -9,7 +9,7 @@ def pack_bits(codes: np.ndarray, bits: int, _threads: int) -> np.ndarray:
     rows, columns = codes.shape
     stream = np.zeros((rows, -(-columns * bits // 32) * 32), np.uint8)
     stream[:, : columns * bits] = np.unpackbits(codes[:, :, None], axis=2, count=bits, bitorder="little").reshape(
-        rows, -1
+        rows, columns * bits
     )
     return np.packbits(stream, axis=1, bitorder="little")
 

@@ -2,18 +2,17 @@
 
 The scale spans the group's range. The zero point makes Σ |x − x̂|^p small, p < 1: in turns the codes, the part W_e of
 the error that is taken for outliers, shrink(x − x̂) = sign·max(|e| − |e|^(p−1) / β, 0), and the zero point that is best
-for both, mean(code − (x − W_e) / scale). β grows. Each group stops by itself when its Σ |x − x̂| no longer falls, and
-keeps the best zero point. The compiled kernel is kernels/cpu/encode/half_quadratic.h.
+for both, mean(code − (x − W_e) / scale). β grows. The compiled kernel, kernels/cpu/encode/half_quadratic.h, leaves a
+group when nothing can change any more.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from kernels.reference.arithmetic import LARGEST, ONE, ZERO, clamp, minimum, rint
+from kernels.reference.arithmetic import LARGEST, ONE, ZERO, clamp, maximum, minimum, rint
 
-_LARGEST_FACTOR = np.float32(2.0**126)  # its reciprocal is a normal number
-_SMALLEST = np.float32(2.0**-126)
+_SMALLEST, _LARGEST_FACTOR = np.float32(2.0**-126), np.float32(2.0**126)  # the reciprocals are normal numbers
 _SQRT_2 = np.float32(1.4142135)
 # log2 m = t · (2 / ln 2) · (1 + t²/3 + t⁴/5 + t⁶/7), t = (m − 1) / (m + 1)
 _LOG = tuple(np.float32(2 / np.log(2) / k) for k in (1, 3, 5, 7))
@@ -40,7 +39,7 @@ def power(a: np.ndarray, exponent: np.float32) -> np.ndarray:
     return value * ((whole.astype(np.int32) + 127).astype(np.uint32) << 23).view(np.float32)
 
 
-@np.errstate(all="ignore")  # sums of huge values overflow; the group then keeps its first zero point
+@np.errstate(all="ignore")  # huge values overflow
 def half_quadratic(
     x: np.ndarray,
     bits: int,
@@ -56,33 +55,26 @@ def half_quadratic(
     values, top = x.reshape(-1, group), np.float32((1 << bits) - 1)
     low, high = values.min(axis=1), values.max(axis=1)
     span = minimum(high - low, LARGEST)
-    factor = np.where(span == ZERO, ONE, minimum(top / span, _LARGEST_FACTOR))
+    factor = np.where(span == ZERO, ONE, clamp(top * (ONE / span), _SMALLEST, _LARGEST_FACTOR))
     zero = (ZERO - low) * factor
     if round_zero:
         zero = rint(zero)
     scale, share, less_one = ONE / factor, ONE / np.float32(group), np.float32(exponent) - ONE
-    least, best = np.full(len(values), np.inf, np.float32), zero
-    running = np.ones(len(values), bool)
-    for k in range(len(inverse_betas) + 1):
-        error, total = np.zeros(len(values), np.float32), np.zeros(len(values), np.float32)
+    for inverse_beta in inverse_betas:
+        total = np.zeros(len(values), np.float32)
         for i in range(group):
             column = values[:, i]
             q = rint(clamp(column * factor + zero, 0, top))
             e = column - (q - zero) * scale
             size = np.abs(e)
-            error = error + size
-            if k < len(inverse_betas):
-                outlier = size - power(np.maximum(size, _SMALLEST), less_one) * inverse_betas[k]
-                outlier = np.copysign(np.where(outlier > ZERO, outlier, ZERO), e)
-                total = total + (q - (column - outlier) * factor)
-        running = running & (error < least)
-        least, best = np.where(running, error, least), np.where(running, zero, best)
-        zero = np.where(running, total * share, zero)
-        if not running.any():
-            break
-    codes = rint(clamp(values * factor[:, None] + best[:, None], 0, top)).astype(np.uint8)
+            outlier = size - power(maximum(size, _SMALLEST), less_one) * inverse_beta
+            outlier = np.copysign(np.where(outlier > ZERO, outlier, ZERO), e)
+            total = total + (q - (column - outlier) * factor)
+        new = total * share
+        zero = np.where(np.abs(new) <= LARGEST, new, zero)
+    codes = rint(clamp(values * factor[:, None] + zero[:, None], 0, top)).astype(np.uint8)
     shape = (len(x), x.shape[1] // group)
-    return codes.reshape(x.shape), scale.reshape(shape), best.reshape(shape)
+    return codes.reshape(x.shape), scale.reshape(shape), zero.reshape(shape)
 
 
 @np.errstate(over="ignore")
