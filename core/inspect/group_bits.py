@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -17,7 +17,7 @@ from core.inspect.bit_layout import (
     read_bits,
     scaled_levels,
 )
-from core.inspect.group_types import WINDOW, BitField, GroupMap, Metadata, Place, StoredBytes
+from core.inspect.group_types import WINDOW, GroupMap, Metadata, Place, StoredBytes
 from kernels import ops
 from kernels.layouts import LAYOUTS
 
@@ -132,82 +132,6 @@ def _half_unit(kind: str, values: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         exponent = np.frexp(values.astype(np.float64))[1] - 1
         return np.ldexp(0.5, np.maximum(exponent, lowest) - digits).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class Packing:
-    """How a pack-quantized weight is stored. group 0: the whole row. Codes are part 0, scales part 1, zero points part
-    number `zero`, None where codes are symmetric."""
-
-    bits: int
-    group: int
-    scale_dtype: str
-    zero: int | None = None
-
-
-def read_packed(place: Place, stored: StoredBytes, how: Packing, name: str) -> GroupMap:
-    length = place.shape[1]
-    size = how.group or length
-    groups, group = length // size, place.column // size
-    columns = (group * size, (group + 1) * size)
-    window = size > WINDOW
-    if window:
-        left = columns[0] + (place.column - columns[0]) // WINDOW * WINDOW
-        columns = (left, min(left + WINDOW, columns[1]))
-    words = -(-length * how.bits // 32) * 4
-    scale_bytes = ELEMENT_BITS[how.scale_dtype] // 8
-    at = (place.row * groups + group) * scale_bytes
-    field = stored.field(1, at, Bits(0, scale_bytes, 0, 8 * scale_bytes))
-    scale = ops.to_float32(np.frombuffer(field.data, np.uint8)[None], how.scale_dtype)
-    metadata = [Metadata("scale", float(scale[0, 0]), None, (field,))]
-    zero = 1 << (how.bits - 1)
-    if how.zero is not None:
-        at = place.row * how.bits // 32 * groups * 4 + group * 4
-        fields = _stream_fields(stored, how.zero, at, place.row * how.bits % 32, how.bits)
-        zero = _number(fields)
-        metadata.append(Metadata("zero point", float(zero), zero, fields))
-    fields_of = [_stream_fields(stored, 0, place.row * words, c * how.bits, how.bits) for c in range(*columns)]
-    codes = np.array([_number(f) for f in fields_of], np.int64)
-    zeros = np.array([[zero]], np.uint8) if how.zero is not None else None
-    every = np.arange(1 << how.bits, dtype=np.uint8)[None]
-    grid = ops.decode_groups(every, scale, zeros, how.bits, every.size)[0]
-    return without_original(
-        GroupMap(
-            tensor=place.name,
-            format=name,
-            shape=place.shape,
-            row=place.row,
-            expert=None,
-            group=group,
-            group_size=size,
-            columns=columns,
-            window=window,
-            arrays=stored.arrays,
-            source=None,
-            formula="x̂ = scale · (code − zero point)" if how.zero is not None else _SYMMETRIC.format(zero),
-            metadata=tuple(metadata),
-            original=None,
-            codes=codes,
-            levels=(codes - zero).astype(np.float32),
-            grid=grid,
-            fields=tuple(fields_of),
-            reconstruction=grid[codes],
-            half_step=np.zeros(len(codes), np.float32),
-        )
-    )
-
-
-_SYMMETRIC = "x̂ = scale · (code − {})"
-
-
-def _stream_fields(stored: StoredBytes, part: int, base: int, bit: int, width: int) -> tuple[BitField, ...]:
-    """`width` bits from bit `bit` of a little-endian bit stream that begins at `base`; at most two bytes hold them."""
-    first, last = bit // 8, (bit + width - 1) // 8
-    return (stored.field(part, base, Bits(first, last - first + 1, bit % 8, width)),)
-
-
-def _number(fields: tuple[BitField, ...]) -> int:
-    return sum((int.from_bytes(f.data, "little") >> f.bit & (1 << f.width) - 1) << f.shift for f in fields)
 
 
 def without_original(g: GroupMap) -> GroupMap:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from core.blocks import LONG_ROW, Block, encoded_runs, split, with_options
+import numpy as np
+
+from core.blocks import LONG_ROW, Block, encode, encoded_runs, read_block, split, with_options
 from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.dtypes import row_bytes
 from core.checkpoint.reading import PIECE
-from core.errors import UserError
 from core.formats import EncodeOptions
-from core.formats.pack_quantized import PackQuantized
-from core.inspect.group_bits import Packing, read_blocks, read_packed, with_original
+from core.formats.coded import Coded
+from core.inspect.coded_bits import Window, read_coded
+from core.inspect.group_bits import read_blocks, with_original
 from core.inspect.group_types import (
     GroupMap,
     Place,
@@ -23,11 +25,11 @@ from core.inspect.group_types import (
 )
 from core.inspect.tracing import matrix_amax, source_row
 from core.models.read_mapped import read_mapped
+from core.packed.checkpoint import UnpackedCheckpoint
 from core.placement import part_name, stored_parts
 from core.plan import Plan
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
-from kernels import ops
 
 
 def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, column: int) -> GroupMap:
@@ -46,10 +48,9 @@ def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
     block, options = _block_around(checkpoint, plan, index, row, column)
     stored = StoredBytes(arrays, encoded_runs(checkpoint, t, block, options))
     place = Place(t.name, t.shape, row, column)
-    if isinstance(t.format, PackQuantized):
-        zero = None if t.format.symmetric else 3
-        how = Packing(t.format.bits, t.format.group, arrays[1].dtype, zero)
-        found = read_packed(place, stored, how, t.format.name)
+    if isinstance(t.format, Coded):
+        raw = encode(checkpoint, t, block, read_block(checkpoint, t, block), options)
+        found = read_coded(place, stored, Window(t.format, t.shape, (block.start, block.stop), block.columns, raw))
     else:
         found = read_blocks(place, stored, t.source_dtype if t.format is None else t.format.name)
     whole = read_mapped(checkpoint, t.source, row, row + 1, block.columns)[0]  # a source's blocks may be larger
@@ -60,13 +61,13 @@ def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
 def stored_group(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: int) -> GroupMap:
     """What is in the file already: the group of value (row, column) of a tensor of a checkpoint; original is None.
 
-    A weight of a compressed-tensors folder is named by its '…weight_packed'; row and column are then the weight's.
+    Of a packed weight whose columns are stored in an order of their own, `column` is the stored one.
     Raises UserError for types without a bit layout here, IndexError for a place outside of the tensor.
     """
-    parts = [tensor]
-    if tensor.name.endswith("_packed"):
-        return _stored_packed(checkpoint, tensor, row, column)
     _check_place(tensor.rows, tensor.columns, row, column)
+    if tensor.packed:
+        return _stored_packed(checkpoint, tensor, row, column)
+    parts = [tensor]
     if tensor.dtype == "NVFP4":
         beside = tensor.name.removesuffix(".weight") + ".scale"
         parts += [t for t in checkpoint.tensors if t.name == beside and t.dtype == "F32"]
@@ -98,10 +99,11 @@ def _block_around(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
     t = plan.tensors[index]
     unit = t.format.unit_rows(t.shape) if t.format else 1
     start = row // unit * unit
-    block = Block(index, start, min(t.rows, start + unit), _whole_blocks(t.columns, column))
+    columns = (0, t.columns) if t.lossless else _whole_blocks(t.columns, column)
+    block = Block(index, start, min(t.rows, start + unit), columns)
     options = EncodeOptions(method=plan.recipe.method)
     token = CancelToken()
-    if t.format is None:
+    if t.format is None or t.lossless:
         return block, options
     if t.format.needs_amax:
         return block, replace(options, amax=matrix_amax(checkpoint, t, row))
@@ -116,27 +118,18 @@ def _stored_array(checkpoint: Checkpoint, t: TensorInfo) -> StoredArray:
     return StoredArray(checkpoint.files[t.file].name, t.name, t.dtype, t.offset, t.nbytes)
 
 
-def _stored_packed(checkpoint: Checkpoint, packed: TensorInfo, row: int, column: int) -> GroupMap:
-    base = packed.name.removesuffix("_packed")
-    beside = {t.name: t for t in checkpoint.tensors if t.name.startswith(base + "_")}
-    scale, dims, zero = (beside.get(f"{base}_{end}") for end in ("scale", "shape", "zero_point"))
-    if scale is None or dims is None or f"{base}_g_idx" in beside:
-        raise UserError(f"'{packed.name}' is stored in a way that is not known here.", "Look at another tensor.")
-    given = checkpoint.read_raw(dims).reshape(-1).view("<i8" if dims.dtype == "I64" else "<i4")
-    shape = (int(given[0]), int(given[1]))
-    _check_place(*shape, row, column)
-    bits = max((b for b in range(1, 9) if -(-shape[1] * b // 32) == packed.columns), default=0)
-    if not bits or shape[1] % scale.columns or scale.dtype not in ops.ELEMENT_TYPES:
-        raise UserError(f"'{packed.name}' and its scales contradict each other.", "Download the model again.")
-    group = shape[1] // scale.columns
-    parts = [packed, scale, *([zero] if zero else [])]
-    arrays = tuple(_stored_array(checkpoint, p) for p in parts)
-    line = row * bits // 32
-    runs = [(0, row * packed.columns * 4, checkpoint.read_raw(packed, row, row + 1).reshape(-1)),
-            (1, row * scale.nbytes // scale.rows, checkpoint.read_raw(scale, row, row + 1).reshape(-1))]  # fmt: skip
-    if zero:
-        last = (row * bits + bits - 1) // 32
-        runs.append((2, line * zero.columns * 4, checkpoint.read_raw(zero, line, last + 1).reshape(-1)))
-    how = Packing(bits, 0 if group == shape[1] else group, scale.dtype, 2 if zero else None)
-    label = f"w{bits}a16-" + (f"g{how.group}" if how.group else "channel") + ("-asym" if zero else "")
-    return read_packed(Place(base, shape, row, column), StoredBytes(arrays, runs), how, label)
+def _stored_packed(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: int) -> GroupMap:
+    assert isinstance(checkpoint, UnpackedCheckpoint)
+    weight = checkpoint.packed[tensor.name]
+    unit = weight.format.unit_rows(weight.shape)
+    rows = (row // unit * unit, min(weight.shape[0], row // unit * unit + unit))
+    raw, runs = [], []
+    for number, (part, source) in enumerate(zip(weight.format.parts(weight.shape), weight.sources, strict=True)):
+        run = part.run(weight.shape, rows, (0, weight.shape[1]))
+        data = np.empty(0, np.uint8) if part.constant else weight.checkpoint.read_run(source, run)
+        raw.append(data)
+        stretches = enumerate(data.reshape(run.count, -1)) if data.size else ()
+        runs += [(number, run.offset + i * run.stride, stretch) for i, stretch in stretches]
+    arrays = tuple(_stored_array(weight.checkpoint, source) for source in weight.sources)
+    window = Window(weight.format, weight.shape, rows, (0, weight.shape[1]), raw)
+    return read_coded(Place(weight.name, weight.shape, row, column), StoredBytes(arrays, runs), window)

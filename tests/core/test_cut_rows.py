@@ -118,7 +118,7 @@ def test_a_damaged_output_is_found(folder, tmp_path, cut) -> None:
     convert(folder, "w4a16-channel", tmp_path / "out")
     file = tmp_path / "out" / "model.safetensors"
     with open_checkpoint(tmp_path / "out") as made:
-        at = made.tensor("model.layers.0.mlp.down_proj.weight_scale").offset
+        at = made.stored.tensor("model.layers.0.mlp.down_proj.weight_scale").offset
     raw = bytearray(file.read_bytes())
     raw[at + 1] ^= 0x10
     file.write_bytes(raw)
