@@ -7,7 +7,7 @@ namespace bitsmith {
 // A table of sixteen levels in ascending order, the middles between neighbours, and the code of each level.
 struct Codebook {
     float levels[16], middles[16];  // the last middle is infinite
-    uint8_t order[16];
+    int32_t order[16];
     bool ascending;  // whether the order is 0, 1, 2 …
     float largest;   // magnitude
 };

@@ -86,8 +86,8 @@ static Codebook make_codebook(const Weights& table) {
     require(table.shape(0) == 16, "a table has sixteen levels");
     const float* levels = table.data();
     Codebook book = {};
-    std::iota(book.order, book.order + 16, uint8_t{0});
-    std::stable_sort(book.order, book.order + 16, [&](uint8_t a, uint8_t b) { return levels[a] < levels[b]; });
+    std::iota(book.order, book.order + 16, 0);
+    std::stable_sort(book.order, book.order + 16, [&](int a, int b) { return levels[a] < levels[b]; });
     book.ascending = std::is_sorted(book.order, book.order + 16);
     for (int i = 0; i < 16; ++i) {
         book.levels[i] = levels[book.order[i]];

@@ -64,14 +64,19 @@ inline void pack_awq_strip(const uint8_t* codes, int64_t rows, int64_t columns, 
                            uint32_t* out) {
     const int64_t words = rows / 8;
     uint32_t line[kAwqStrip];
+    uint8_t pairs[4][kAwqStrip];
     for (int64_t first = begin; first < end; first += kAwqStrip) {
         const int64_t count = std::min(kAwqStrip, end - first);
         for (int64_t word = 0; word < words; ++word) {
-            std::fill(line, line + count, 0u);
-            for (int i = 0; i < 8; ++i) {
-                const uint8_t* row = codes + (8 * word + kAwqOrder[i]) * columns + first;
-                for (int64_t k = 0; k < count; ++k) line[k] |= static_cast<uint32_t>(row[k] & 15) << (4 * i);
+            const uint8_t* rows_of_word[8];
+            for (int i = 0; i < 8; ++i) rows_of_word[i] = codes + (8 * word + kAwqOrder[i]) * columns + first;
+            // Pairs of nibbles as bytes, then bytes as words: most of it goes byte by byte.
+            for (int i = 0; i < 4; ++i) {
+                const uint8_t *low = rows_of_word[2 * i], *high = rows_of_word[2 * i + 1];
+                for (int64_t k = 0; k < count; ++k) pairs[i][k] = static_cast<uint8_t>((low[k] & 15) | high[k] << 4);
             }
+            for (int64_t k = 0; k < count; ++k)
+                line[k] = pairs[0][k] | pairs[1][k] << 8 | pairs[2][k] << 16 | static_cast<uint32_t>(pairs[3][k]) << 24;
             for (int64_t k = 0; k < count; ++k) out[(first + k) * words + word] = line[k];
         }
     }

@@ -102,9 +102,18 @@ inline void encode_codebook(FamilyBatch& batch) {
     for (int lane = 0; lane < kLanes; ++lane) {
         const F factor = splat(reciprocal[lane]);
         uint8_t* codes = batch.codes[lane];
-        row_to_bytes(batch.x[lane], batch.n, codes, [&](const F& x) { return codebook_place(table, x * factor); });
+        row_to_bytes(batch.x[lane], batch.n, codes, [&](const F& x) {
+            const I place = codebook_place(table, x * factor);
+#if defined(__AVX512F__)
+            return I{{(NativeI)_mm512_permutexvar_epi32((__m512i)place.part[0], _mm512_loadu_si512(table.order))}};
+#else
+            return place;
+#endif
+        });
+#if !defined(__AVX512F__)
         if (table.ascending) continue;
-        for (int i = 0; i < batch.n; ++i) codes[i] = table.order[codes[i]];
+        for (int i = 0; i < batch.n; ++i) codes[i] = uint8_t(table.order[codes[i]]);
+#endif
     }
 }
 
