@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from PySide6.QtCore import QSize, Qt, QTimer
+from PySide6.QtCore import QEvent, QSize, Qt, QTimer
 from PySide6.QtGui import (
     QAction,
     QActionGroup,
@@ -19,6 +19,7 @@ from app.actions import ACTIONS, make_actions
 from app.dialogs.open_model import choose_model
 from app.jobs import Job
 from app.jobs.opening import open_in_background
+from app.jobs.precedence import window_first
 from app.navigation import Navigation
 from app.pages.base import Page
 from app.services import Services
@@ -81,6 +82,12 @@ class MainWindow(QMainWindow):
         self.navigation.set_current(key)
         self.actions_by_key[f"page_{key}"].setChecked(True)
         page.shown()
+
+    def event(self, event: QEvent) -> bool:
+        if event.type() == QEvent.Type.UpdateRequest:  # the whole picture is painted
+            with window_first:
+                return super().event(event)
+        return super().event(event)
 
     def open_path(self, path: Path) -> None:
         """Read a model in the background; the Model page shows how it goes."""

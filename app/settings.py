@@ -69,6 +69,15 @@ class Settings:
     def set_number(self, key: str, value: int) -> None:
         self._store.setValue(key, value)
 
+    def write_through(self, key: str, value: str) -> None:
+        """Remember a word and wait until it is on the disk, which may take long. Call from any thread but the GUI's.
+
+        Other changes are written soon after they were made, on the GUI thread.
+        """
+        store = QSettings(self._store.fileName(), QSettings.Format.IniFormat)  # one object is for one thread
+        store.setValue(key, value)
+        store.sync()
+
     def sync(self) -> None:
         """Write what is pending."""
         self._store.sync()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import shlex
 import sys
 import time
@@ -22,6 +23,7 @@ from core.errors import UserError
 from core.finished import is_finished
 from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
+from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
 from core.parts import Run
@@ -39,7 +41,8 @@ VERIFY_CHUNK = 8 << 20
 class RunResult:
     """A finished, verified output. predicted_bytes and actual_bytes are equal, or it would not have been finished.
 
-    was_there: a resumed run found nothing left to do, and measured no errors.
+    snr_db: of all tensors together (`CombinedSnr`). was_there: a resumed run found nothing left to do, and measured no
+    errors.
     """
 
     output: Path
@@ -48,6 +51,7 @@ class RunResult:
     seconds: float
     peak_rss_bytes: int
     tensors: tuple[TensorResult, ...]
+    snr_db: float = math.inf
     was_there: bool = False
 
 
@@ -127,7 +131,8 @@ def run(
 
 def _run_result(output: Path, plan: Plan, entries: list[Entry], clock: _Clock) -> RunResult:
     results = tuple(_result(plan.tensors[e.tensor], e.error) for e in sorted(entries, key=lambda e: e.tensor))
-    return RunResult(output, plan.bytes_total, output_size(output), clock.elapsed, peak_rss_bytes(), results)
+    snr = combined_snr(r.error for r in results if r.error is not None)
+    return RunResult(output, plan.bytes_total, output_size(output), clock.elapsed, peak_rss_bytes(), results, snr)
 
 
 def _is_named(output: Path, plan: Plan, entries: list[Entry]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from app.jobs.convert_rate import RateMeter
 from app.jobs.runner import Job, JobRunner, JobState
 from app.models.tensors import TensorRun
 from core import journal
-from core.progress import Progress, TensorResult
+from core.progress import CancelToken, Progress, TensorResult
 from core.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -88,6 +89,8 @@ class ConversionQueue(QObject):
         self._settings = settings
         self._next = 1
         self.entries: list[Entry] = []
+        self._unsaved = ""
+        self._writing = threading.Lock()
         self._process = psutil.Process()
         self._load_unfinished()
 
@@ -179,6 +182,7 @@ class ConversionQueue(QObject):
     def _on_progress(self, entry: Entry, values: tuple[Any, ...]) -> None:
         if entry.state is JobState.QUEUED:
             entry.state = JobState.RUNNING
+        newest = None
         for value in values:
             if isinstance(value, Planned):
                 entry.resumed = value.resumed
@@ -188,22 +192,25 @@ class ConversionQueue(QObject):
                 for finished in value.finished:
                     self._take_result(entry, finished)
             elif isinstance(value, Progress):
-                self._take(entry, value)
+                newest = value
+                if value.result is not None:
+                    self._take_result(entry, value.result)
+        if newest is not None:
+            self._take(entry, newest)
         entry.memory = self._process.memory_info().rss
         self._tell(entry)
 
     def _take(self, entry: Entry, p: Progress) -> None:
         entry.progress = p
         entry.meter.take(p.bytes_done, p.share, time.monotonic())
-        if p.result is not None:
-            self._take_result(entry, p.result)
         if p.phase == "verifying":
             self._mark_verified(entry, p.tensor_index + 1)
 
     def _take_result(self, entry: Entry, result: TensorResult) -> None:
         row = entry.index.get(result.name)
         if row is not None:
-            entry.rows[row] = entry.rows[row]._replace(state="written", result=result)
+            name, form, size = entry.rows[row][:3]
+            entry.rows[row] = TensorRun(name, form, size, "written", result)
             entry.newest = row
             entry.touched.append(row)
 
@@ -268,8 +275,12 @@ class ConversionQueue(QObject):
             for e in self.entries
             if e.state is not JobState.DONE
         ]
-        self._settings.set_text(UNFINISHED, json.dumps(orders))
-        self._settings.sync()
+        self._unsaved = json.dumps(orders)
+        self._runner.run("remember conversions", self._write_unfinished)
+
+    def _write_unfinished(self, _token: CancelToken) -> None:
+        with self._writing:  # whoever comes last writes the newest
+            self._settings.write_through(UNFINISHED, self._unsaved)
 
     def _load_unfinished(self) -> None:
         """Conversions of an earlier session that have not ended stand in the list as cancelled, ready to go on."""

@@ -15,11 +15,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import shiboken6
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
+from app.jobs.precedence import JobToken, window_first
+from app.jobs.turn_queue import TurnQueue
 from core.errors import Cancelled
 from core.progress import CancelToken
 
@@ -56,7 +59,7 @@ class Job:
         self.name = name
         self.lane = lane
         self.latest_key = latest_key
-        self.token = CancelToken()
+        self.token = JobToken()
         self.error: BaseException | None = None
         self.stale = False  # a newer job with the same key has been submitted
         self._work: Work | None = work
@@ -89,6 +92,10 @@ class Job:
                 self._has_newest = False
             else:
                 self._newest, self._has_newest = value, True
+
+    @property
+    def _has_progress(self) -> bool:
+        return self._has_newest or bool(self._kept)
 
     def _take(self) -> tuple[Any, ...]:
         with self._lock:
@@ -172,6 +179,7 @@ class JobRunner(QObject):
             "serial": _Lane("serial", 1, self._perform),
             "pool": _Lane("pool", pool_width, self._perform),
         }
+        self.turns = TurnQueue(self)
         self._numbers = itertools.count(1)
         self._latest: dict[str, Job] = {}
         self._callbacks: dict[Job, _Callbacks] = {}
@@ -262,23 +270,37 @@ class JobRunner(QObject):
         for job, callbacks in list(self._callbacks.items()):
             if callbacks.owner_gone:
                 job.cancel()
-            self._deliver_progress(job, callbacks)
+            if callbacks.on_progress is not None and job._has_progress:
+                self.turns.ask((job, "progress"), partial(self._deliver_progress, job))
         if not self._callbacks:
             self._timer.stop()
 
-    def _deliver_progress(self, job: Job, callbacks: _Callbacks) -> None:
-        if job.stale or callbacks.on_progress is None:
-            return
+    def _deliver_progress(self, job: Job) -> bool:
+        callbacks = self._callbacks.get(job)
+        if job.stale or callbacks is None or callbacks.on_progress is None:
+            return False
         values = job._take()
         if values:
-            callbacks.call(callbacks.on_progress, values)
+            with window_first:
+                callbacks.call(callbacks.on_progress, values)
+        return bool(values)
 
     def _finish(self, outcome: tuple[Job, Any]) -> None:
+        """The last progress, then, in a turn of its own, the end."""
         job, result = outcome
+        if self._deliver_progress(job):
+            self.turns.ask((job, "end"), partial(self._end, job, result))
+        else:
+            self._end(job, result)
+
+    def _end(self, job: Job, result: Any) -> None:
+        with window_first:
+            self._deliver_end(job, result)
+
+    def _deliver_end(self, job: Job, result: Any) -> None:
         callbacks = self._callbacks.get(job)
         if callbacks is None:
             return
-        self._deliver_progress(job, callbacks)
         del self._callbacks[job]
         if job.latest_key is not None and self._latest.get(job.latest_key) is job:
             del self._latest[job.latest_key]

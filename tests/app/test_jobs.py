@@ -11,10 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from PySide6.QtCore import QObject, QThread
+import shiboken6
+from PySide6.QtCore import QObject, QThread, QTimer
 from PySide6.QtWidgets import QApplication
 
 from app.jobs import Job, JobRunner, JobState
+from app.jobs.precedence import LONGEST, JobToken, window_first
 from core.errors import UserError
 from core.progress import CancelToken
 
@@ -257,3 +259,75 @@ def _gaps(run: Callable[[], None]) -> list[float]:
     run()
     timer.stop()
     return [b - a for a, b in pairwise(ticks)]
+
+
+def test_work_holds_while_the_window_is_busy_but_not_for_long() -> None:
+    stop, checks = threading.Event(), [0]
+
+    def work() -> None:
+        token = JobToken()
+        while not stop.is_set():
+            token.check()
+            checks[0] += 1
+
+    def made(seconds: float) -> int:
+        before = checks[0]
+        time.sleep(seconds)
+        return checks[0] - before
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        with window_first:
+            time.sleep(0.01)  # whoever has just looked goes on until the next check
+            with window_first:
+                pass
+            held = made(LONGEST / 2)
+            time.sleep(LONGEST)
+            let_go = made(LONGEST)
+        free = made(LONGEST)
+    finally:
+        stop.set()
+        worker.join()
+    assert held <= 1
+    assert let_go > 1
+    assert free > 1
+
+
+def test_window_does_one_thing_a_turn(jobs: JobRunner, qtbot) -> None:  # type: ignore[no-untyped-def]
+    class Receiver(QObject):
+        def hear(self) -> None:
+            done.append("gone")
+
+    done: list[Any] = []
+    gone = Receiver()
+    jobs.turns.ask("first", lambda: done.append("stale"))
+    jobs.turns.ask("gone", gone.hear)
+    jobs.turns.ask("second", lambda: done.append("second"))
+    jobs.turns.ask("first", lambda: done.append("first"))
+    shiboken6.delete(gone)
+    QTimer.singleShot(0, lambda: done.append("between"))
+    QApplication.processEvents()
+    assert "second" not in done
+    qtbot.waitUntil(lambda: "second" in done)
+    assert [word for word in done if word != "between"] == ["first", "second"]
+    qtbot.wait(20)
+    assert len(done) == 3
+
+
+def test_last_progress_and_end_come_in_turns_of_their_own(jobs: JobRunner, qtbot) -> None:  # type: ignore[no-untyped-def]
+    def work(_token: CancelToken) -> Iterator[Step]:
+        yield Step(1, "result")
+        return "end"
+
+    heard: list[Any] = []
+    turn = [0]
+    beat = QTimer(interval=0)
+    beat.timeout.connect(lambda: turn.__setitem__(0, turn[0] + 1))
+    beat.start()
+    jobs.run(
+        "work", work, lambda end: heard.append((end, turn[0])), None, lambda v: heard.append((v[0].result, turn[0]))
+    )
+    qtbot.waitUntil(lambda: len(heard) == 2)
+    assert [word for word, _ in heard] == ["result", "end"]
+    assert heard[0][1] < heard[1][1]

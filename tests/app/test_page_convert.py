@@ -307,7 +307,7 @@ def test_unfinished_conversions_of_before_can_go_on(services, qtbot, tmp_path: P
     assert entry.state is JobState.DONE, entry.error
     assert entry.resumed
     assert order.output.stat().st_size == entry.plan.bytes_total
-    assert json.loads(services.settings.text(UNFINISHED)) == []
+    qtbot.waitUntil(lambda: json.loads(services.settings.text(UNFINISHED)) == [])
 
 
 def test_an_unfinished_conversion_is_told_at_the_start(services, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

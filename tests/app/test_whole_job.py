@@ -57,7 +57,7 @@ def test_by_clicking_in_three_clicks(window, qtbot, model: Path, no_modal: list[
     clicks.append(recipe.primary())
     click(qtbot, clicks[-1])
     convert = window.page("convert")
-    assert window.current_page is convert
+    qtbot.waitUntil(lambda: window.current_page is convert, timeout=LONG)
     (entry,) = convert.queue.entries
     wait_end(qtbot, entry)
     check_result(entry, model)

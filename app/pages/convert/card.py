@@ -14,7 +14,6 @@ from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
 from core import units
-from core.metrics.combine import combined_snr
 
 PROGRESS_STEPS = 1000
 BAR_WIDTH = 64  # px that the bar keeps when its text is long
@@ -96,7 +95,9 @@ class EntryCard(QFrame):
     def refresh(self) -> None:
         """Show the entry as it is now."""
         entry, state = self.entry, self.entry.state
+        self.bar.setUpdatesEnabled(False)  # it would paint, and with it all else that is to be painted, at once
         self.bar.setValue(round(PROGRESS_STEPS * entry.share))
+        self.bar.setUpdatesEnabled(True)
         text = status_text(entry)
         if text != self.text.text():
             self.text.setText(text)
@@ -211,13 +212,12 @@ def clock_text(seconds: float) -> str:
 
 def _done(entry: Entry) -> list[str]:
     r = entry.result
-    snr = combined_snr(t.error for t in r.tensors if t.error is not None)
     same = "exactly as predicted" if r.actual_bytes == r.predicted_bytes else (
         f"predicted {units.format_bytes(r.predicted_bytes)}"
     )  # fmt: skip
     return [
         f"{units.format_bytes(r.actual_bytes)}, {same} ({units.format_count(r.actual_bytes)} bytes)",
-        f"SNR {units.format_decibels(snr)}",
+        f"SNR {units.format_decibels(r.snr_db)}",
         f"{units.format_duration(r.seconds)}",
         f"peak memory of the whole program {units.format_decimal(r.peak_rss_bytes)}",
     ]

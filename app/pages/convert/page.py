@@ -70,7 +70,7 @@ class ConvertPage(Page):
         self._clock = QTimer(self, interval=REFRESH_MS)
         self._clock.timeout.connect(self._tick)
         self._plot_timer = QTimer(self, singleShot=True, interval=PLOT_MS)
-        self._plot_timer.timeout.connect(self._draw)
+        self._plot_timer.timeout.connect(lambda: services.jobs.turns.ask((self, "draw"), self._draw))
         for entry in queue.entries:
             self._on_added(entry)
         if queue.entries:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from PySide6.QtCore import QObject, QTimer
 
+from app.jobs.precedence import window_first
 from app.plots.panel import PlotPanel
 
 
@@ -40,6 +41,7 @@ class Turns(QObject):
 
     def _next(self) -> None:
         if self._steps:
-            self._steps.pop(0)()
+            with window_first:
+                self._steps.pop(0)()
         if self._steps:
             self._timer.start()

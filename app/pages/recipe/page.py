@@ -397,7 +397,8 @@ class RecipePage(Page):
             source, recipe, plan = session.checkpoint.path, session.recipe, session.plan
             self._queue.add(Order(source, recipe, where.path, plan, overwrite=where.overwrite))
             where.overwrite = False  # meant for this once
-        self.services.shell.show_page.emit("convert")
+        show = self.services.shell.show_page.emit
+        self.services.jobs.turns.ask((self, "show"), lambda: show("convert"))
 
     def showEvent(self, event: object) -> None:
         super().showEvent(event)
