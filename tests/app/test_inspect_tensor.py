@@ -169,7 +169,7 @@ def test_a_failing_survey_is_told_in_place(window, qtbot, planted: Path, monkeyp
     page.show_view("map")
     click(qtbot, page.views["map"].again)
     qtbot.waitUntil(lambda: none.text() != words, timeout=LONG)
-    qtbot.waitUntil(lambda: page.state.survey and page.views["map"].settled, timeout=LONG)
+    qtbot.waitUntil(lambda: bool(page.state.survey) and page.views["map"].settled, timeout=LONG)
     assert not page.state.survey_stopped
 
 
