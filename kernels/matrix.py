@@ -8,7 +8,7 @@ of the tensor ever exists, and is read-only from then on.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
@@ -58,13 +58,16 @@ class Stored(Protocol):
 class Matrix:
     """Weights [rows, columns] (N × K). format: 'Q4_K', 'int4 g128', 'BF16' … nbytes: what one product reads.
 
-    stored.kind: 'integer' (weights are whole multiples of scales), 'BF16', or 'float'.
+    stored.kind: 'integer' (weights are whole multiples of scales), 'BF16', or 'float'. order: int64 [K] or None:
+    weights are stored with column order[i] at place i, and activations are rounded in that order; whoever multiplies
+    or reads rows sees the columns' own order.
     """
 
     rows: int
     columns: int
     format: str
     stored: Stored
+    order: np.ndarray | None = field(default=None, compare=False)
 
     @property
     def nbytes(self) -> int:
@@ -102,13 +105,18 @@ def from_groups(
     scale_dtype: str = "BF16",
     symmetric: bool = True,
     table: np.ndarray | None = None,
+    offsets: bool = False,
+    order: np.ndarray | None = None,
 ) -> Matrix:
     """scale · (code − zero) with one scale (and zero) for `group` neighbours of a row, or scale · table[code].
 
     read(start, stop) → codes uint8 [R, K], scales float32 [R, ⌈K / group⌉] exact in scale_dtype, and zeros uint8 of the
-    same shape; None where symmetric (zero is 2^(bits−1)) or where there is a table. bits: 1 … 8; group: a multiple of
-    16, or at least K (one scale a row). table: float32 [16] for 4-bit codes (NF4, FP4). Called and stopped as
-    `from_blocks`. Raises ValueError for settings outside of that, and for pieces of wrong shape.
+    same shape; None where symmetric (zero is 2^(bits−1)) or where there is a table. offsets: the third are float32,
+    exact in scale_dtype, and weights scale · code + offset (MLX; HQQ, whose offset is −zero · scale); `symmetric` says
+    nothing then. Scales and offsets may be negative. bits: 1 … 8; group: a multiple of 16, or at least K (one scale a
+    row). table: float32 [16] for 4-bit codes (NF4, FP4). order: a permutation int [K]: read gives the codes of column
+    order[i] at place i, so that groups are neighbours (GPTQ's desc_act: the stable argsort of g_idx). Called and
+    stopped as `from_blocks`. Raises ValueError for settings outside of that, and for pieces of wrong shape.
     """
     _check_size(rows, columns)
     if not 1 <= bits <= 8:
@@ -121,22 +129,27 @@ def from_groups(
         table = np.ascontiguousarray(table, np.float32)
         if bits != 4 or table.shape != (16,) or not np.isfinite(table).all():
             raise ValueError("a table has 16 finite levels for codes of 4 bits")
-    has_zeros = table is None and not symmetric
-    groups = _groups(rows, columns, bits, group, scale_dtype, has_zeros, table)
+        if offsets:
+            raise ValueError("a table has no offsets")
+    third = "" if table is not None else "minimums" if offsets else "" if symmetric else "zeros"
+    if order is not None:
+        order = _permutation(order, columns)
+    groups = _groups(rows, columns, bits, group, scale_dtype, third, table, order)
     shape = -(-columns // group)
     for start, stop in _pieces(rows, columns):
         codes, scales, zeros = read(start, stop)
-        if has_zeros == (zeros is None):
-            raise ValueError("zeros are given where, and only where, groups are not symmetric")
+        if bool(third) == (zeros is None):
+            raise ValueError("zeros or offsets are given where, and only where, groups are not symmetric")
+        third_dtype = np.float32 if offsets else np.uint8
         groups.put_groups(
             start,
             _piece(codes, np.uint8, (stop - start, columns)),
             _piece(scales, np.float32, (stop - start, shape)),
-            None if zeros is None else _piece(zeros, np.uint8, (stop - start, shape)),
+            None if zeros is None else _piece(zeros, third_dtype, (stop - start, shape)),
             group,
         )
     name = f"int{bits}" if table is None else "table4"
-    return Matrix(rows, columns, f"{name} " + (f"g{group}" if group < columns else "per row"), groups)
+    return Matrix(rows, columns, f"{name} " + (f"g{group}" if group < columns else "per row"), groups, order)
 
 
 def from_elements(
@@ -145,10 +158,12 @@ def from_elements(
     columns: int,
     read: Callable[[int, int], np.ndarray],
     scales: np.ndarray | None = None,
+    tiling: tuple[int, int] = (128, 128),
 ) -> Matrix:
     """Float weights. dtype: of `ELEMENT_TYPES`; read(start, stop) → uint8 [R, K · bytes], as for `from_blocks`.
 
-    scales: for 8-bit floats, float32 [1, 1], [rows, 1] or [⌈rows / 128⌉, ⌈K / 128⌉]; None: 1.
+    scales: for 8-bit floats, float32 [1, 1], [rows, 1] or [⌈rows / a⌉, ⌈K / b⌉], (a, b) = tiling, b a multiple of 16
+    or at least K ((1, 32) for MXFP8); None: 1. Where all are powers of two from 2^−127 on, they take one byte each.
     """
     _check_size(rows, columns)
     if dtype not in ELEMENT_TYPES:
@@ -156,18 +171,17 @@ def from_elements(
     if scales is not None:
         if not dtype.startswith("F8"):
             raise ValueError(f"{dtype} weights have no scales")
-        scales = _float8_scales(np.ascontiguousarray(scales, np.float32), rows, columns)
-    row_bytes = columns * reference.element_bytes(dtype)
-    elements: Any
-    if instruction_set():
-        elements = _engine.elements(
-            dtype, rows, columns, scales is not None, scales is not None and scales.shape[1] > 1
-        )
+        scales, a, b = _float8_scales(np.ascontiguousarray(scales, np.float32), rows, columns, tiling)
     else:
-        elements = reference.Elements(dtype, rows, columns)
+        a, b = 1, columns
+    row_bytes = columns * reference.element_bytes(dtype)
+    elements: Any = reference.Elements(dtype, rows, columns)
+    if instruction_set():
+        stored = "" if scales is None else "E8M0" if _are_powers(scales) else "F32"
+        elements = _engine.elements(dtype, rows, columns, stored, b)
     for start, stop in _pieces(rows, row_bytes):
-        some = None if scales is None else scales[start:stop]
-        elements.put_elements(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)), some)
+        some = None if scales is None else np.ascontiguousarray(scales[np.arange(start, stop) // a])
+        elements.put_elements(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)), some, b)
     return Matrix(rows, columns, dtype, elements)
 
 
@@ -178,7 +192,7 @@ def product(x: np.ndarray, matrix: Matrix, activations: Activations = Activation
         raise ValueError(f"{list(x.shape)} does not multiply a matrix of {matrix.columns} columns")
     isa = instruction_set()
     if not isa or isinstance(matrix.stored, reference.STORED):
-        return reference.product(x, matrix.stored, matrix.rows, activations.name)
+        return reference.product(x, matrix.stored, matrix.rows, activations.name, matrix.order)
     out = np.empty((len(x), matrix.rows), np.float32)
     _engine.product(isa, matrix.stored, x, activations.name, out, threads, 1)
     return out
@@ -205,15 +219,23 @@ def read_rows(matrix: Matrix, ids: np.ndarray) -> np.ndarray:
 
 
 def _groups(
-    rows: int, columns: int, bits: int, group: int, scale_dtype: str, has_zeros: bool, table: np.ndarray | None
+    rows: int,
+    columns: int,
+    bits: int,
+    group: int,
+    scale_dtype: str,
+    third: str,
+    table: np.ndarray | None,
+    order: np.ndarray | None,
 ) -> Any:
     if not instruction_set():
-        return reference.Groups(rows, columns, bits, group, scale_dtype, has_zeros, table)
+        return reference.Groups(rows, columns, bits, group, scale_dtype, third, table, order)
     levels = None if table is None else reference.integer_levels(table)
     step = 1.0
     if table is not None and levels is not None:
         step = float(np.abs(table).max() / np.abs(levels.astype(np.float32)).max())
-    return _engine.groups(rows, columns, bits, group, scale_dtype, has_zeros, table, levels, step)
+    places = None if order is None else order.astype(np.int32)
+    return _engine.groups(rows, columns, bits, group, scale_dtype, third, table, levels, step, places)
 
 
 def _check_size(rows: int, columns: int) -> None:
@@ -233,11 +255,27 @@ def _piece(values: np.ndarray, dtype: type, shape: tuple[int, int]) -> np.ndarra
     return values
 
 
-def _float8_scales(scales: np.ndarray, rows: int, columns: int) -> np.ndarray:
-    """Scales of each row for each 128 columns, or for all of them: float32 [rows, 1 or ⌈K / 128⌉]."""
+def _permutation(order: np.ndarray, columns: int) -> np.ndarray:
+    order = np.ascontiguousarray(order, np.int64)
+    if order.shape != (columns,) or not np.array_equal(np.sort(order), np.arange(columns)):
+        raise ValueError(f"an order has each of the {columns} columns once")
+    return order
+
+
+def _float8_scales(scales: np.ndarray, rows: int, columns: int, tiling: tuple[int, int]) -> tuple[np.ndarray, int, int]:
+    """The scales, and the rows and columns that share one of them."""
     if scales.shape in ((1, 1), (rows, 1)):
-        return np.ascontiguousarray(np.broadcast_to(scales, (rows, 1)))
-    blocks = (-(-rows // 128), -(-columns // 128))
+        return scales, -(-rows // len(scales)), columns
+    a, b = tiling
+    if a < 1 or b < 1 or (b % 16 and b < columns):
+        raise ValueError(f"scales are for multiples of 16 columns or whole rows, not for {b} of {columns}")
+    blocks = (-(-rows // a), -(-columns // b))
     if scales.shape != blocks:
         raise ValueError(f"scales are [1, 1], [{rows}, 1] or {list(blocks)}, not {list(scales.shape)}")
-    return np.repeat(scales, 128, axis=0)[:rows]
+    return scales, a, b
+
+
+def _are_powers(scales: np.ndarray) -> bool:
+    """Whether all are powers of two that E8M0 has, 2^-127 … 2^127."""
+    words = scales.view(np.uint32)
+    return bool((((words & 0x807FFFFF) == 0) & (words - 1 < 0x7F7FFFFF) | (words == 0x00400000)).all())

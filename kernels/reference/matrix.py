@@ -43,7 +43,10 @@ class Blocks:
 
 
 class Groups:
-    """Codes as a dense bit stream, one scale and maybe one zero a group."""
+    """Codes as a dense bit stream, one scale and maybe one zero or offset a group.
+
+    third: '', 'zeros' or 'minimums' (offsets). order: see `kernels.matrix.Matrix`.
+    """
 
     def __init__(
         self,
@@ -52,32 +55,48 @@ class Groups:
         bits: int,
         group: int,
         scale_dtype: str,
-        has_zeros: bool,
+        third: str,
         table: np.ndarray | None,
+        order: np.ndarray | None = None,
     ) -> None:
+        self._order = order
         self._bits, self._group, self._columns, self._table = bits, group, columns, table
         self.kind = "integer" if table is None or integer_levels(table) is not None else "float"
         shape = (rows, -(-columns // group))
         self._codes = np.zeros((rows, -(-columns * bits // 32)), np.int32)
         self._scales = np.zeros(shape, np.float32)
-        self._zeros: np.ndarray | None = np.zeros(shape, np.uint8) if has_zeros else None
+        self._zeros: np.ndarray | None = np.zeros(shape, np.uint8) if third == "zeros" else None
+        self._offsets: np.ndarray | None = np.zeros(shape, np.float32) if third == "minimums" else None
         scale_bytes = 4 if scale_dtype == "F32" else 2
-        self.nbytes = self._codes.nbytes + self._scales.size * (scale_bytes + has_zeros)
+        third_bytes = {"": 0, "zeros": 1, "minimums": scale_bytes}[third]
+        self.nbytes = self._codes.nbytes + self._scales.size * (scale_bytes + third_bytes)
 
     def put_groups(
-        self, start: int, codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray | None, _group: int
+        self, start: int, codes: np.ndarray, scales: np.ndarray, third: np.ndarray | None, _group: int
     ) -> None:
         stop = start + len(codes)
         self._codes[start:stop] = ops.pack_bits(codes, self._bits)
         self._scales[start:stop] = scales
         if self._zeros is not None:
-            self._zeros[start:stop] = zeros
+            self._zeros[start:stop] = third
+        if self._offsets is not None:
+            self._offsets[start:stop] = third
 
     def take(self, rows: np.ndarray) -> np.ndarray:
+        values = self._decoded(rows)
+        if self._order is None:
+            return values
+        ordered = np.empty_like(values)
+        ordered[:, self._order] = values
+        return ordered
+
+    def _decoded(self, rows: np.ndarray) -> np.ndarray:
         codes = ops.unpack_bits(self._codes[rows], self._bits, self._columns)
         scales = self._each(self._scales[rows])
         if self._table is not None:
             return self._table[codes] * scales
+        if self._offsets is not None:
+            return codes.astype(np.float32) * scales + self._each(self._offsets[rows])
         middle: np.ndarray | np.float32 = np.float32(1 << (self._bits - 1))
         if self._zeros is not None:
             middle = self._each(self._zeros[rows]).astype(np.float32)
@@ -88,11 +107,12 @@ class Groups:
 
 
 class Elements:
-    """Floats as stored; 8-bit ones may have scales, float32 [N, 1 or ⌈K / 128⌉]."""
+    """Floats as stored; 8-bit ones may have scales, float32 [N, ⌈K / b⌉]."""
 
     def __init__(self, dtype: str, rows: int, columns: int) -> None:
         self._dtype, self._columns = dtype, columns
         self._scales: list[np.ndarray] = []
+        self._group = columns  # of values with one scale
         self.kind = "BF16" if dtype == "BF16" else "float"
         self._data = np.zeros((rows, columns * element_bytes(dtype)), np.uint8)
 
@@ -100,7 +120,8 @@ class Elements:
     def nbytes(self) -> int:
         return self._data.nbytes + sum(scales.nbytes for scales in self._scales)
 
-    def put_elements(self, start: int, data: np.ndarray, scales: np.ndarray | None) -> None:
+    def put_elements(self, start: int, data: np.ndarray, scales: np.ndarray | None, group: int) -> None:
+        self._group = group
         self._data[start : start + len(data)] = data
         if scales is not None:
             self._scales.append(scales)
@@ -110,9 +131,7 @@ class Elements:
         if not self._scales:
             return values
         scales = np.concatenate(self._scales)[rows]
-        if scales.shape[1] > 1:
-            scales = np.repeat(scales, 128, axis=1)[:, : self._columns]
-        return values * scales
+        return values * np.repeat(scales, self._group, axis=1)[:, : self._columns]
 
 
 STORED = (Blocks, Groups, Elements)
@@ -132,8 +151,10 @@ def integer_levels(table: np.ndarray) -> np.ndarray | None:
     return None
 
 
-def round_activations(x: np.ndarray, kind: str, activations: str) -> np.ndarray:
+def round_activations(x: np.ndarray, kind: str, activations: str, order: np.ndarray | None = None) -> np.ndarray:
     """float32 [M, K] → what weights of `kind` are multiplied with, float64. activations: a name of `Activations`.
+
+    order: of `kernels.matrix.Matrix`: the neighbours that share a scale are neighbours in that order.
 
     int8: scale = amax / 127, code = x · (127 / amax) to nearest, ties to even; a block too small for 127 / amax to be
     finite counts as zeros; a block with NaN or Inf is NaN.
@@ -142,6 +163,10 @@ def round_activations(x: np.ndarray, kind: str, activations: str) -> np.ndarray:
         return x.astype(np.float64)
     if kind == "BF16":
         return bf16_values(bf16_bits(x)).astype(np.float64)
+    if order is not None:
+        rounded = np.empty(x.shape, np.float64)
+        rounded[:, order] = round_activations(x[:, order], kind, activations)
+        return rounded
     rows, columns = x.shape
     block = columns if activations == "TOKEN" else 32
     padded = np.zeros((rows, -(-columns // block) * block), np.float32)
@@ -157,9 +182,11 @@ def round_activations(x: np.ndarray, kind: str, activations: str) -> np.ndarray:
     return (np.where(np.isfinite(scales), codes, 0) * scales).reshape(padded.shape)[:, :columns]
 
 
-def product(x: np.ndarray, weights: Weights, rows: int, activations: str) -> np.ndarray:
+def product(
+    x: np.ndarray, weights: Weights, rows: int, activations: str, order: np.ndarray | None = None
+) -> np.ndarray:
     """float32 [M, K] · weightsᵀ → float32 [M, rows]."""
-    rounded = round_activations(x, weights.kind, activations)
+    rounded = round_activations(x, weights.kind, activations, order)
     out = np.empty((len(x), rows), np.float32)
     step = max(_DECODED // x.shape[1], 1)
     with np.errstate(all="ignore"):

@@ -92,7 +92,7 @@ class ReferenceProgram:
         """x · weightᵀ, float64 [M, N]. Columns with outliers keep their float32 values, the others are rounded."""
         apart = (np.abs(x) >= outliers).any(axis=0) & (outliers > 0)
         kept, activations = np.where(apart, np.float32(0), x), self.program.activations.name
-        left = np.where(apart, x, round_activations(kept, weight.stored.kind, activations))
+        left = np.where(apart, x, round_activations(kept, weight.stored.kind, activations, weight.order))
         y = np.empty((len(x), weight.rows))
         for start in range(0, weight.rows, _ROWS):
             stop = min(start + _ROWS, weight.rows)

@@ -128,25 +128,33 @@ int main(int count, char** wanted) {
         pack_blocks(type.name, packed, rows.data(), 0, 19);
     }
     for (int bits = 1; bits <= 8; ++bits) {
-        for (int kind = 0; kind < 2; ++kind) {
-            const int64_t columns = 416, group = kind ? 16 : 208, groups = columns / group;
+        for (int kind = 0; kind < 3; ++kind) {  // one zero, zeros, and offsets
+            const int64_t columns = 416,
+                          group = kind == 0   ? 208
+                                  : kind == 1 ? 16
+                                              : 64,
+                          groups = (columns + group - 1) / group;
             Packed packed = {};
             packed.rows = 19;
             packed.columns = columns;
             packed.bits = bits;
-            packed.granularity = 16;
-            packed.scales = kind ? Scales::kF32 : Scales::kBF16;
-            packed.offsets = kind ? Offsets::kZeros : Offsets::kZero;
+            packed.granularity = kind == 2 ? 64 : 16;
+            packed.scales = kind == 0 ? Scales::kBF16 : kind == 1 ? Scales::kF32 : Scales::kF16;
+            packed.offsets = kind == 0 ? Offsets::kZero : kind == 1 ? Offsets::kZeros : Offsets::kMinimums;
             packed.zero = kind ? 0 : 1 << (bits - 1);
             packed.factor = 1.0f;
             set_layout(packed);
-            add("int" + std::to_string(bits) + (kind ? " zeros" : ""), packed);
+            add("int" + std::to_string(bits) + (kind == 1 ? " zeros" : kind == 2 ? " offsets" : ""), packed);
             std::vector<uint8_t> codes(size_t(19 * columns)), zeros(size_t(19 * groups));
-            std::vector<float> scales(size_t(19 * groups));
+            std::vector<float> scales(size_t(19 * groups)), offsets(size_t(19 * groups));
             for (uint8_t& code : codes) code = uint8_t(generator() & ((1u << bits) - 1));
             for (uint8_t& zero : zeros) zero = uint8_t(generator() & ((1u << bits) - 1));
             for (float& scale : scales) scale = float(generator() % 64 + 1) / 64.0f;
-            pack_groups(packed, {codes.data(), scales.data(), kind ? zeros.data() : nullptr, group, groups}, 0, 19);
+            for (float& offset : offsets) offset = -float(generator() % 64) / 64.0f;
+            pack_groups(packed,
+                        {codes.data(), scales.data(), kind == 1 ? zeros.data() : nullptr, group, groups,
+                         kind == 2 ? offsets.data() : nullptr},
+                        0, 19);
         }
     }
     const std::pair<const char*, Codes> elements[] = {{"F32", Codes::kF32},

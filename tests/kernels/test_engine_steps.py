@@ -56,6 +56,15 @@ def blocks(kind: str, rows: int, columns: int, seed: int) -> Matrix:
     return from_blocks(kind, rows, columns, lambda start, stop: packed[start:stop])
 
 
+def ordered(rows: int, columns: int, seed: int, order: int = 0) -> Matrix:
+    """Four bits in groups of 32 columns that lie anywhere. order: equal ones are equal permutations."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 16, (rows, columns)).astype(np.uint8)
+    scales = (rng.standard_normal((rows, -(-columns // 32))) / columns**0.5).astype(np.float32)
+    permutation = np.random.default_rng(order).permutation(columns)
+    return from_groups(rows, columns, 4, 32, lambda a, b: (codes[a:b], scales[a:b], None), "F32", order=permutation)
+
+
 def table(width: int, seed: int = 3) -> Matrix:
     """Embedding rows that are anything."""
     return elements(np.random.default_rng(seed).standard_normal((VOCABULARY, width)).astype(np.float32))
@@ -161,6 +170,7 @@ MATRICES: dict[str, Callable[[int, int, int], Matrix]] = {
     "BF16": lambda rows, columns, seed: floats(rows, columns, seed, "BF16"),
     "Q4_0": lambda rows, columns, seed: blocks("Q4_0", rows, columns, seed),
     "Q6_K": lambda rows, columns, seed: blocks("Q6_K", rows, columns * 8, seed),
+    "ordered": lambda rows, columns, seed: ordered(rows, columns * 3, seed, order=seed // 2),
 }
 # int8 dot products are exact, so only sums of their products differ; bfloat16 products may be summed in pairs.
 CONTRACTS = {Activations.EXACT: 2e-6, Activations.FAST: 2e-6, Activations.TOKEN: 2e-6}
@@ -207,16 +217,27 @@ def test_outliers(isa: str) -> None:
     codes = np.random.default_rng(1).integers(1, 256, (48, 96)).astype(np.uint8)
     scales = np.full((48, 1), 0.01, np.float32)
     weight = from_groups(48, 96, 8, 96, lambda a, b: (codes[a:b], scales[a:b], None), "F32")
-    steps = [Embed(elements(values), 0), Linear(0, (weight,), (1,), outliers=6.0)]
-    for count in (1, 17):
-        check(program(steps, [96, 48], 1, activations=Activations.TOKEN), isa, count)
+    for each in (weight, ordered(48, 96, 2)):
+        steps = [Embed(elements(values), 0), Linear(0, (each,), (1,), outliers=6.0)]
+        for count in (1, 17):
+            check(program(steps, [96, 48], 1, activations=Activations.TOKEN), isa, count)
 
 
+def test_columns_in_many_orders(isa: str) -> None:
+    """More kinds of activations in one step than there are kinds without orders; rows of such a matrix as embedding."""
+    weights = (*(ordered(20, 96, i, order=i) for i in range(7)), floats(20, 96), blocks("Q8_0", 20, 96, 1))
+    steps: list[Step] = [Embed(ordered(VOCABULARY, 96, 9, order=3), 0)]
+    steps += [Linear(0, weights, tuple(range(1, 10)))] + [Add(i, 1) for i in range(2, 10)]
+    for activations in Activations:
+        check(program(steps, [96] + [20] * 9, 1, activations=activations), isa, 14)
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "many orders"])
 @pytest.mark.parametrize("normalized", [False, True])
 @pytest.mark.parametrize("count", [1, 3, 50])
-def test_experts(isa: str, count: int, normalized: bool) -> None:
+def test_experts(isa: str, count: int, normalized: bool, name: str) -> None:
     experts = 7
-    make = MATRICES["Q4_0"]
+    make = MATRICES["Q4_0"] if name == "Q4_0" else lambda n, k, seed: ordered(n, k, seed, order=seed)
     gates, ups = (tuple(make(32, 64, 10 * i + e) for e in range(experts)) for i in (1, 2))
     downs = tuple(make(64, 32, 30 + e) for e in range(experts))
     steps = [

@@ -56,6 +56,51 @@ def _groups(bits: int, group: int, symmetric: bool, scale: str, rows: int, colum
     return matrix.from_groups(rows, columns, bits, group or columns, read, scale, symmetric)
 
 
+def _affine(bits: int, group: int, scale: str, rows: int, columns: int, ordered: bool = False) -> Matrix:
+    """scale · code + offset with scales of both signs; some groups lie far from 0."""
+    rng = np.random.default_rng(bits * 100 + group)
+    groups = (rows, -(-columns // group))
+    codes = rng.integers(0, 1 << bits, (rows, columns)).astype(np.uint8)
+    scales = (rng.standard_normal(groups) / (1 << bits)).astype(np.float32)
+    offsets = (rng.standard_normal(groups) - scales * (1 << (bits - 1))).astype(np.float32)
+    offsets[rows // 2] *= 50
+    scales[-1], offsets[-1] = 0, 0.25
+    if scale != "F32":
+        scales, offsets = (ops.to_float32(ops.from_float32(v, scale), scale) for v in (scales, offsets))
+
+    def read(start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return codes[start:stop], scales[start:stop], offsets[start:stop]
+
+    order = rng.permutation(columns) if ordered else None
+    return matrix.from_groups(rows, columns, bits, group, read, scale, offsets=True, order=order)
+
+
+def _ordered(group: int, symmetric: bool, rows: int, columns: int) -> Matrix:
+    """Groups of columns that lie anywhere, as GPTQ has them with desc_act."""
+    order = np.random.default_rng(columns).permutation(columns)
+    codes, scales, zeros = ops.encode_groups(
+        _weights(rows, columns)[:, order], 4, group, symmetric, "F16", search=False
+    )
+
+    def read(start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return codes[start:stop], scales[start:stop], None if zeros is None else zeros[start:stop]
+
+    return matrix.from_groups(rows, columns, 4, group, read, "F16", symmetric, order=order)
+
+
+def _ordered_table(rows: int, columns: int) -> Matrix:
+    rng = np.random.default_rng(6)
+    codes = rng.integers(0, 16, (rows, columns)).astype(np.uint8)
+    scales = rng.standard_normal((rows, columns // 16)).astype(np.float32)
+    return matrix.from_groups(
+        *(rows, columns, 4, 16),
+        lambda start, stop: (codes[start:stop], scales[start:stop], None),
+        "F32",
+        table=np.array(NF4, np.float32),
+        order=rng.permutation(columns),
+    )
+
+
 def _table(levels: tuple[float, ...], group: int, rows: int, columns: int) -> Matrix:
     rng = np.random.default_rng(4)
     codes = rng.integers(0, 16, (rows, columns)).astype(np.uint8)
@@ -73,6 +118,18 @@ def _elements(dtype: str, scales: str, rows: int, columns: int) -> Matrix:
     shapes = {"tensor": (1, 1), "row": (rows, 1), "blocks": (-(-rows // 128), -(-columns // 128))}
     values = None if not scales else rng.uniform(0.5, 2, shapes[scales]).astype(np.float32)
     return matrix.from_elements(dtype, rows, columns, lambda start, stop: data[start:stop], values)
+
+
+def _tiled(dtype: str, tiling: tuple[int, int], powers: bool, rows: int, columns: int) -> Matrix:
+    """8-bit floats with a scale for so many rows and columns; powers: of two, the smallest among them."""
+    data = ops.from_float32(_weights(rows, columns), dtype)
+    rng = np.random.default_rng(7)
+    shape = (-(-rows // tiling[0]), -(-columns // tiling[1]))
+    scales = rng.uniform(-2, 2, shape).astype(np.float32)
+    if powers:
+        scales = np.ldexp(np.float32(1), rng.integers(-20, 20, shape)).astype(np.float32)
+        scales[0, 0], scales[-1, -1] = 2.0**-127, 2.0**60
+    return matrix.from_elements(dtype, rows, columns, lambda start, stop: data[start:stop], scales, tiling)
 
 
 # name → (builder, columns that the format allows, widths to try)
@@ -95,10 +152,35 @@ FORMATS["int4 g128 zeros"] = (lambda n, k: _groups(4, 128, False, "F16", n, k), 
 FORMATS["int4 g512"] = (lambda n, k: _groups(4, 512, True, "F16", n, k), (1024,))
 FORMATS["NF4"] = (lambda n, k: _table(NF4, 64, n, k), (64, 576))
 FORMATS["FP4"] = (lambda n, k: _table(E2M1, 32, n, k), (32, 576))
+for _name, _levels in (("NF4", NF4), ("FP4", E2M1)):
+    FORMATS[f"{_name} g16"] = (lambda n, k, t=_levels: _table(t, 16, n, k), (48, 592))
+    FORMATS[f"{_name} g128"] = (lambda n, k, t=_levels: _table(t, 128, n, k), (640,))
+for _bits, _group, _scale in (
+    *((2, 32, "BF16"), (3, 64, "F16"), (4, 32, "BF16"), (4, 64, "F32"), (4, 128, "F16"), (5, 64, "BF16")),
+    *((6, 128, "BF16"), (8, 32, "BF16"), (8, 64, "F32"), (4, 16, "F32"), (3, 16, "BF16"), (1, 128, "F32")),
+):
+    FORMATS[f"affine int{_bits} g{_group} {_scale}"] = (
+        lambda n, k, b=_bits, g=_group, s=_scale: _affine(b, g, s, n, k),
+        (100, 640),
+    )
+FORMATS["affine int4 per row"] = (lambda n, k: _affine(4, 4096, "F32", n, k), _ANY)
+FORMATS["affine int8 g64, ordered"] = (lambda n, k: _affine(8, 64, "BF16", n, k, ordered=True), (33, 576))
+FORMATS["int4 g128, ordered"] = (lambda n, k: _ordered(128, True, n, k), (128, 640))
+FORMATS["int4 g32 zeros, ordered"] = (lambda n, k: _ordered(32, False, n, k), (96, 576))
+FORMATS["NF4 g16, ordered"] = (lambda n, k: _ordered_table(n, k), (48, 592))
 for _dtype in ("F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"):
     FORMATS[_dtype] = (lambda n, k, d=_dtype: _elements(d, "", n, k), _ANY)
 for _scales in ("tensor", "row", "blocks"):
     FORMATS[f"F8_E4M3 {_scales}"] = (lambda n, k, s=_scales: _elements("F8_E4M3", s, n, k), (33, 300, 640))
+for _dtype, _tiling, _powers in (
+    *(("F8_E4M3", (1, 32), True), ("F8_E5M2", (1, 32), True), ("F8_E4M3", (1, 32), False), ("F8_E4M3", (3, 16), True)),
+    *(("F8_E4M3", (1, 16), False), ("F8_E5M2", (128, 128), False), ("F8_E4M3", (7, 96), False)),
+    *(("F8_E4M3", (2, 10000), False), ("F8_E4M3", (128, 256), True)),
+):
+    FORMATS[f"{_dtype} {_tiling[0]}×{_tiling[1]}{' powers' * _powers}"] = (
+        lambda n, k, d=_dtype, t=_tiling, p=_powers: _tiled(d, t, p, n, k),
+        (15, 33, 300, 640),
+    )
 
 
 def _activations(m: int, columns: int) -> np.ndarray:
@@ -115,7 +197,7 @@ def _activations(m: int, columns: int) -> np.ndarray:
 
 def _sums(x: np.ndarray, m: Matrix, decoded: np.ndarray, contract: Activations) -> tuple[np.ndarray, np.ndarray]:
     """Σ x̂ · w and Σ |x̂ · w|, float64 [M, N]."""
-    rounded = reference.round_activations(x, m.stored.kind, contract.name)
+    rounded = reference.round_activations(x, m.stored.kind, contract.name, m.order)
     return rounded @ decoded.T, np.abs(rounded) @ np.abs(decoded).T
 
 
@@ -141,7 +223,9 @@ def test_products(name: str) -> None:
                     assert error.max() <= TOLERANCE, (isa, columns, batch, contract, float(error.max()))
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "int4 g128 zeros", "NF4", "BF16", "F8_E4M3 blocks"])
+@pytest.mark.parametrize(
+    "name", ["Q4_K", "int4 g128 zeros", "NF4", "BF16", "F8_E4M3 blocks", "int4 g128, ordered", "F8_E4M3 7×96"]
+)
 def test_the_reference_follows_the_contracts(name: str) -> None:
     """The numpy products, which decode a few rows at a time, against one sum over all; and rows one by one."""
     build, widths = FORMATS[name]
@@ -222,6 +306,45 @@ def test_packed_weights_take_the_bytes_of_the_file(name: str, columns: int, shar
     assert stored.nbytes <= packed.nbytes <= stored.nbytes * share
 
 
+def test_columns_in_order_by_hand() -> None:
+    """Two rows of codes − 8 for columns 2, 0, 3, 1; places of the columns' own order in products and in rows."""
+    codes = np.array([[9, 10, 11, 12], [8, 8, 8, 7]], np.uint8)
+    for backend in ("reference", *(f"cpu:{isa}" for isa in ISAS)):
+        with dispatch.only(backend):
+            m = matrix.from_groups(
+                2,
+                4,
+                4,
+                4,
+                lambda a, b: (codes[a:b], np.ones((b - a, 1), np.float32), None),
+                order=np.array([2, 0, 3, 1]),
+            )
+            np.testing.assert_array_equal(matrix.read_rows(m, np.array([1, 0])), [[0, -1, 0, 0], [2, 4, 1, 3]])
+            x = np.array([[127, 1, 0, 10]], np.float32)
+            np.testing.assert_array_equal(matrix.product(x, m), [[2 * 127 + 4 + 30, -1]])
+
+
+def test_offsets_by_hand() -> None:
+    """−0.5 · code + 3 and 0.25 · code − 1, in every type of scales."""
+    codes = np.tile(np.arange(16, dtype=np.uint8), (1, 2))
+    scales, offsets = np.array([[-0.5, 0.25]], np.float32), np.array([[3, -1]], np.float32)
+    wanted = np.concatenate([3 - 0.5 * np.arange(16), 0.25 * np.arange(16) - 1])
+    for backend in ("reference", *(f"cpu:{isa}" for isa in ISAS)):
+        with dispatch.only(backend):
+            for scale in matrix.SCALE_TYPES:
+                m = matrix.from_groups(1, 32, 4, 16, lambda _a, _b: (codes, scales, offsets), scale, offsets=True)
+                np.testing.assert_array_equal(matrix.read_rows(m, np.array([0]))[0], wanted)
+
+
+@pytest.mark.skipif(not ISAS, reason="no compiled engine")
+def test_powers_of_two_take_a_byte() -> None:
+    """MXFP8: 1 + 1/32 bytes a weight, of 256 columns."""
+    data, scales = np.zeros((16, 256), np.uint8), np.full((16, 8), 0.25, np.float32)
+    assert matrix.from_elements("F8_E4M3", 16, 256, lambda _a, _b: data, scales, (1, 32)).nbytes == 16 * (256 + 8)
+    scales[3, 3] = 0.3
+    assert matrix.from_elements("F8_E4M3", 16, 256, lambda _a, _b: data, scales, (1, 32)).nbytes == 16 * (256 + 32)
+
+
 def test_what_is_refused() -> None:
     def none(_start: int, _stop: int) -> Any:
         raise OSError("the disk is gone")
@@ -238,6 +361,17 @@ def test_what_is_refused() -> None:
         matrix.from_blocks("Q8_0", 16, 32, none)
     with pytest.raises(ValueError, match="a piece of 16 rows"):
         matrix.from_blocks("Q8_0", 16, 32, lambda start, stop: np.zeros((3, 34), np.uint8))
+    codes, thirds = np.zeros((16, 64), np.uint8), np.zeros((16, 2), np.float32)
+    with pytest.raises(ValueError, match="each of the 64 columns once"):
+        matrix.from_groups(16, 64, 4, 32, none, order=np.zeros(64))
+    with pytest.raises(ValueError, match="zeros or offsets"):
+        matrix.from_groups(16, 64, 4, 32, lambda _a, _b: (codes, thirds, None), offsets=True)
+    with pytest.raises(ValueError, match="a table has no offsets"):
+        matrix.from_groups(16, 64, 4, 32, none, table=np.array(NF4), offsets=True)
+    with pytest.raises(ValueError, match="multiples of 16 columns"):
+        matrix.from_elements("F8_E4M3", 16, 64, none, np.ones((16, 3), np.float32), (1, 24))
+    with pytest.raises(ValueError, match=r"or \[16, 2\], not \[16, 3\]"):
+        matrix.from_elements("F8_E4M3", 16, 64, none, np.ones((16, 3), np.float32), (1, 32))
     m = FORMATS["F32"][0](15, 31)
     with pytest.raises(ValueError, match="31 columns"):
         matrix.product(np.zeros((1, 32), np.float32), m)

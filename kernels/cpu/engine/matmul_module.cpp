@@ -37,10 +37,39 @@ void require(bool held, const char* message) {
 
 std::atomic<int> packing{0};  // pieces that are being packed now
 
+// An order of columns and its inverse. Equal ones are one object, so that activations are put in order once for all
+// weights that ask for the same.
+struct Order {
+    std::vector<int32_t> order, place;
+};
+std::shared_ptr<const Order> shared_order(std::vector<int32_t> order) {
+    static std::mutex* lock = new std::mutex;  // never destroyed, see arena.cpp
+    static auto* known = new std::vector<std::weak_ptr<const Order>>;
+    const std::lock_guard<std::mutex> guard(*lock);
+    std::erase_if(*known, [](const auto& each) { return each.expired(); });
+    for (const auto& each : *known)
+        if (const auto same = each.lock(); same && same->order == order) return same;
+    const auto added = std::make_shared<Order>();
+    added->place.assign(order.size(), -1);
+    for (size_t i = 0; i < order.size(); ++i) {
+        const bool inside = order[i] >= 0 && order[i] < int64_t(order.size());
+        require(inside && added->place[order[i]] < 0, "an order has every column once");
+        added->place[order[i]] = int32_t(i);
+    }
+    added->order = std::move(order);
+    known->push_back(added);
+    return added;
+}
+
 class PackedMatrix {
 public:
-    PackedMatrix(const Packed& layout, std::string name) : packed_(layout), name_(std::move(name)), memory_(nbytes()) {
+    PackedMatrix(const Packed& layout, std::string name, std::shared_ptr<const Order> order = nullptr)
+        : packed_(layout), name_(std::move(name)), order_(std::move(order)), memory_(nbytes()) {
         packed_.data = memory_.data();
+        if (order_) {
+            packed_.order = order_->order.data();
+            packed_.place = order_->place.data();
+        }
     }
 
     const Packed& packed() const { return packed_; }
@@ -64,23 +93,37 @@ public:
         require((int64_t)codes.shape(1) == packed_.columns && groups == (packed_.columns + group - 1) / group &&
                     scales.shape(0) == codes.shape(0),
                 "codes or scales are of another shape");
+        const auto like_scales = [&](const auto& third) {
+            require(third.shape(0) == scales.shape(0) && third.shape(1) == scales.shape(1),
+                    "zeros or offsets are of another shape");
+            return third.data();
+        };
+        require(zeros.is_none() == (packed_.offsets == Offsets::kZero),
+                "zeros or offsets are there exactly where they are packed");
+        Array<const uint8_t, 2> held_zeros;
+        Array<const float, 2> held_offsets;
         const uint8_t* zero = nullptr;
-        Array<const uint8_t, 2> held;
-        if (!zeros.is_none()) {
-            held = nb::cast<Array<const uint8_t, 2>>(zeros);
-            require(held.shape(0) == scales.shape(0) && held.shape(1) == scales.shape(1), "zeros are of another shape");
-            zero = held.data();
+        const float* offset = nullptr;
+        if (packed_.offsets == Offsets::kZeros) {
+            held_zeros = nb::cast<Array<const uint8_t, 2>>(zeros);
+            zero = like_scales(held_zeros);
+        } else if (packed_.offsets == Offsets::kMinimums) {
+            held_offsets = nb::cast<Array<const float, 2>>(zeros);
+            offset = like_scales(held_offsets);
         }
-        require((zero != nullptr) == (packed_.offsets == Offsets::kZeros),
-                "zeros are there exactly where they are packed");
         put(codes.shape(0), [&](int64_t begin, int64_t end) {
-            const GroupRows rows = {codes.data() + begin * packed_.columns, scales.data() + begin * groups,
-                                    zero ? zero + begin * groups : nullptr, group, groups};
+            const GroupRows rows = {codes.data() + begin * packed_.columns,
+                                    scales.data() + begin * groups,
+                                    zero ? zero + begin * groups : nullptr,
+                                    group,
+                                    groups,
+                                    offset ? offset + begin * groups : nullptr};
             pack_groups(packed_, rows, first + begin, end - begin);
         });
     }
 
-    void put_elements(int64_t first, Array<const uint8_t, 2> rows, nb::object scales) {
+    // scales: one for each `group` columns of these rows.
+    void put_elements(int64_t first, Array<const uint8_t, 2> rows, nb::object scales, int64_t group) {
         check_rows(first, rows.shape(0));
         const int64_t row_bytes = rows.shape(1);
         const float* scale = nullptr;
@@ -90,11 +133,11 @@ public:
             held = nb::cast<Array<const float, 2>>(scales);
             scale = held.data();
             groups = held.shape(1);
-            require(held.shape(0) == rows.shape(0), "scales are of another shape");
+            require(held.shape(0) == rows.shape(0) && groups == (packed_.columns + group - 1) / group,
+                    "scales are of another shape");
         }
         require((scale != nullptr) == (packed_.scales != Scales::kNone),
                 "scales are there exactly where they are packed");
-        const int64_t group = groups == 1 ? packed_.columns : 128;
         put(rows.shape(0), [&](int64_t begin, int64_t end) {
             pack_elements(packed_, rows.data() + begin * row_bytes, scale ? scale + begin * groups : nullptr, group,
                           groups, first + begin, end - begin);
@@ -134,6 +177,7 @@ private:
 
     Packed packed_;
     std::string name_;
+    std::shared_ptr<const Order> order_;
     Slice memory_;
 };
 
@@ -169,16 +213,18 @@ PackedMatrix* new_blocks(const std::string& kind, int64_t rows, int64_t columns,
     return new PackedMatrix(packed, kind);
 }
 
+// offsets: '', 'zeros' or 'minimums'; order: int32 [columns] or None.
 PackedMatrix* new_groups(int64_t rows, int64_t columns, int bits, int64_t group, const std::string& scales,
-                         bool has_zeros, nb::object table, nb::object levels, float level_step) {
+                         const std::string& offsets, nb::object table, nb::object levels, float level_step,
+                         nb::object order) {
     Packed packed = sized(rows, columns);
     require(bits >= 1 && bits <= 8 && group >= 1, "codes have 1 to 8 bits");
     packed.bits = bits;
     packed.granularity = granularity_of(group, columns);
     packed.scales = scales_named(scales);
-    packed.offsets = has_zeros ? Offsets::kZeros : Offsets::kZero;
+    packed.offsets = offsets == "zeros" ? Offsets::kZeros : offsets == "minimums" ? Offsets::kMinimums : Offsets::kZero;
     packed.codes = Codes::kInteger;
-    packed.zero = has_zeros ? 0 : 1 << (bits - 1);
+    packed.zero = offsets.empty() ? 1 << (bits - 1) : 0;
     if (!levels.is_none()) {
         const auto values = nb::cast<Array<const int8_t, 1>>(levels);
         require(bits == 4 && values.shape(0) == 16, "16 levels for 4 bits");
@@ -193,11 +239,15 @@ PackedMatrix* new_groups(int64_t rows, int64_t columns, int bits, int64_t group,
         std::copy_n(values.data(), 16, packed.table);
     }
     set_layout(packed);
-    return new PackedMatrix(packed, "");
+    if (order.is_none()) return new PackedMatrix(packed, "");
+    const auto values = nb::cast<Array<const int32_t, 1>>(order);
+    require((int64_t)values.shape(0) == columns, "an order has every column once");
+    return new PackedMatrix(packed, "", shared_order({values.data(), values.data() + columns}));
 }
 
-PackedMatrix* new_elements(const std::string& dtype, int64_t rows, int64_t columns, bool has_scales,
-                           bool block_scales) {
+// scales: '', 'F32', or 'E8M0' for powers of two; one for each `group` columns of a row.
+PackedMatrix* new_elements(const std::string& dtype, int64_t rows, int64_t columns, const std::string& scales,
+                           int64_t group) {
     Packed packed = sized(rows, columns);
     if (dtype == "F32")
         packed.codes = Codes::kF32;
@@ -211,8 +261,9 @@ PackedMatrix* new_elements(const std::string& dtype, int64_t rows, int64_t colum
         packed.codes = Codes::kE5M2;
     else
         throw std::invalid_argument("no elements of that type");
-    packed.scales = has_scales ? Scales::kF32 : Scales::kNone;
-    if (block_scales) packed.granularity = 128;
+    packed.scales = scales.empty() ? Scales::kNone : scales == "E8M0" ? Scales::kE8M0 : Scales::kF32;
+    if (packed.scales == Scales::kE8M0) packed.factor = 2.0f;  // it stands for halves of powers
+    if (!scales.empty()) packed.granularity = granularity_of(group, columns);
     set_layout(packed);
     return new PackedMatrix(packed, "");
 }
@@ -260,6 +311,7 @@ std::vector<double> product(const std::string& isa, const PackedMatrix& matrix, 
     Act act = {act_kind(w, contract_named(activations)), m, w.columns, w.steps, nullptr};
     const Memory data(act.bytes());
     act.data = reinterpret_cast<uint8_t*>(data.data());
+    act.order = w.order;
     const Memory scratch(kScratch * threads);
     const Output to = {out.data(), w.rows, nullptr, false};
     // A few chunks a thread, so that a core which is busy elsewhere takes fewer of them.
@@ -292,13 +344,15 @@ void bind_matmul(nb::module_& m) {
         .def("put_blocks", &PackedMatrix::put_blocks)
         .def("put_groups", &PackedMatrix::put_groups, nb::arg("first"), nb::arg("codes"), nb::arg("scales"),
              nb::arg("zeros").none(), nb::arg("group"))
-        .def("put_elements", &PackedMatrix::put_elements, nb::arg("first"), nb::arg("rows"), nb::arg("scales").none())
+        .def("put_elements", &PackedMatrix::put_elements, nb::arg("first"), nb::arg("rows"), nb::arg("scales").none(),
+             nb::arg("group"))
         .def("take", &PackedMatrix::take);
     m.def("blocks", &new_blocks);
     m.def("groups", &new_groups, nb::arg("rows"), nb::arg("columns"), nb::arg("bits"), nb::arg("group"),
-          nb::arg("scales"), nb::arg("has_zeros"), nb::arg("table").none(), nb::arg("levels").none(),
-          nb::arg("level_step"));
-    m.def("elements", &new_elements);
+          nb::arg("scales"), nb::arg("offsets"), nb::arg("table").none(), nb::arg("levels").none(),
+          nb::arg("level_step"), nb::arg("order").none());
+    m.def("elements", &new_elements, nb::arg("dtype"), nb::arg("rows"), nb::arg("columns"), nb::arg("scales"),
+          nb::arg("group"));
     m.def("product", &product);
     m.def("instruction_sets", [] {
         std::vector<std::string> names;

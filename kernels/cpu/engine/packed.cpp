@@ -43,7 +43,7 @@ void set_layout(Packed& packed) {
             head = 64 + 3 * kTile * 4;
             break;
         default:
-            head += packed.offsets == Offsets::kZeros ? entries * kTile : minimums ? 2 * entries * kTile : 0;
+            head += packed.offsets == Offsets::kZeros ? entries * kTile : minimums ? head : 0;
     }
     packed.head_bytes = padded(head);
     switch (packed.codes) {
@@ -154,7 +154,10 @@ static Scale scale_at(const Packed& w, const uint8_t* head, int r, int column) {
         }
     }
     const uint8_t* offsets = head + scale_bytes(w.scales) * entries * kTile;
-    if (w.offsets == Offsets::kMinimums) s.minimum = f16_at(offsets + 2 * at);
+    if (w.offsets == Offsets::kMinimums)
+        s.minimum = w.scales == Scales::kF32   ? f32_at(offsets + 4 * at)
+                    : w.scales == Scales::kF16 ? f16_at(offsets + 2 * at)
+                                               : bf16_at(offsets + 2 * at);
     if (w.offsets == Offsets::kZeros) s.minimum = float(offsets[at]);
     return s;
 }
@@ -179,9 +182,9 @@ static float weight_at(const Packed& w, const uint8_t* codes, const Scale& s, in
         case Codes::kBF16:
             return bf16_at(codes + ((column / 2 * kTile + r) * 2 + column % 2) * 2);
         case Codes::kE4M3:
-            return e4m3(codes[column * kTile + r]) * s.scale;
+            return e4m3(codes[column * kTile + r]) * (s.scale * w.factor);
         case Codes::kE5M2:
-            return e5m2(codes[column * kTile + r]) * s.scale;
+            return e5m2(codes[column * kTile + r]) * (s.scale * w.factor);
         case Codes::kFloatTable:
             return w.table[code_at(w, codes, r, column)] * s.scale;
         case Codes::kLevels:
@@ -200,7 +203,8 @@ void read_row(const Packed& w, int64_t row, float* out) {
         for (int at = 0; at < kChunk && k < w.columns; at += run) {
             const Scale s = scale_at(w, head, r, at);
             const uint8_t* codes = head + w.head_bytes + at / kStep * w.step_bytes;
-            for (int i = 0; i < run && k < w.columns; ++i, ++k) out[k] = weight_at(w, codes, s, r, at % kStep + i);
+            for (int i = 0; i < run && k < w.columns; ++i, ++k)
+                out[w.order ? w.order[k] : k] = weight_at(w, codes, s, r, at % kStep + i);
         }
     }
 }
@@ -211,8 +215,9 @@ void add_columns(const Packed& w, const int32_t* columns, int count, const float
         const int64_t first = tile * kTile, left = w.rows - first;
         const int rows = left < kTile ? int(left) : kTile;
         for (int i = 0; i < count; ++i) {
-            const int at = columns[i] % kChunk;
-            const uint8_t* head = w.tile(tile) + columns[i] / kChunk * w.chunk_bytes();
+            const int32_t column = w.place ? w.place[columns[i]] : columns[i];
+            const int at = column % kChunk;
+            const uint8_t* head = w.tile(tile) + column / kChunk * w.chunk_bytes();
             const uint8_t* codes = head + w.head_bytes + at / kStep * w.step_bytes;
             float weight[kTile];
             for (int r = 0; r < rows; ++r) weight[r] = weight_at(w, codes, scale_at(w, head, r, at), r, at % kStep);

@@ -53,7 +53,7 @@ enum class Scales : uint8_t {
 enum class Offsets : uint8_t {
     kZero,      // the same code `zero` for all
     kZeros,     // [n] uint8 codes that stand for 0
-    kMinimums,  // added: [n] F16; or −dmin · b of the two-level scales
+    kMinimums,  // added: [n] of the scales' type; or −dmin · b of the two-level scales
 };
 
 struct Packed {
@@ -70,6 +70,9 @@ struct Packed {
     alignas(16) uint8_t levels[16];              // kLevels: level + 128
     alignas(64) float table[16];                 // kFloatTable
     uint8_t* data;                               // tiles · tile_bytes
+    // Column c is multiplied with value order[c] of a token; rows that are read have it there, too. place is the
+    // inverse. Null: columns are in their own order. Equal orders are one array.
+    const int32_t *order, *place;
 
     bool integer() const { return codes == Codes::kInteger || codes == Codes::kLevels; }
     bool halves() const { return granularity == kStep / 2; }
@@ -84,7 +87,7 @@ struct Packed {
 
 // Fills what follows from rows, columns, codes, scales, offsets, bits and granularity.
 void set_layout(Packed& packed);
-// One row, float32 [columns], as any reader of the format decodes it.
+// One row, float32 [columns], as any reader of the format decodes it, in the order of the activations.
 void read_row(const Packed& packed, int64_t row, float* out);
 // out[m · out_stride + n] += Σ over the `count` columns c of x[m · x_stride + c] · w[n][c], for rows of tiles
 // [tile_begin, tile_end): the float part of LLM.int8().
@@ -110,6 +113,7 @@ struct Act {
     ActKind kind;
     int64_t rows, columns, steps;
     uint8_t* data;
+    const int32_t* order = nullptr;  // Packed::order of the weights
 
     int64_t panels() const { return (rows + kPanel - 1) / kPanel; }
     static int64_t first(int64_t panel) { return panel * kPanel; }

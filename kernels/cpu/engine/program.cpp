@@ -11,14 +11,20 @@ namespace bitsmith::engine {
 int Prepared::add(const Packed& weights, Contract contract) {
     const ActKind kind = act_kind(weights, contract);
     for (int i = 0; i < used_; ++i)
-        if (acts_[i].kind == kind) return i;
-    Act& act = acts_[used_];
+        if (at(i).kind == kind && at(i).order == weights.order) return i;
+    const size_t place = static_cast<size_t>(used_);
+    if (place == acts_.size()) {
+        acts_.emplace_back();
+        memory_.emplace_back();
+    }
+    Act& act = acts_[place];
     act.kind = kind;
     act.rows = rows_;
     act.columns = weights.columns;
     act.steps = weights.steps;
-    memory_[used_].reserve(act.bytes());
-    act.data = reinterpret_cast<uint8_t*>(memory_[used_].data());
+    act.order = weights.order;
+    memory_[place].reserve(act.bytes());
+    act.data = reinterpret_cast<uint8_t*>(memory_[place].data());
     return used_++;
 }
 

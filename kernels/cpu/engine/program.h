@@ -18,7 +18,8 @@ namespace bitsmith::engine {
 
 class Program;
 
-// Activations as products read them, one of each kind that the weights ask for. The memory is kept from step to step.
+// Activations as products read them, one of each kind and order that the weights ask for. The memory is kept from step
+// to step.
 class Prepared {
 public:
     void start(int64_t rows) {
@@ -28,15 +29,14 @@ public:
     // The index of the act that suits these weights; a new one has its place in memory, but no values yet.
     int add(const Packed& weights, Contract contract);
     int count() const { return used_; }
-    const Act& at(int i) const { return acts_[i]; }
+    const Act& at(int i) const { return acts_[static_cast<size_t>(i)]; }
     int64_t panels() const { return used_ ? acts_[0].panels() : 0; }
 
 private:
-    static constexpr int kKinds = 4;  // of ActKind
     int64_t rows_ = 0;
     int used_ = 0;
-    Act acts_[kKinds];
-    Memory memory_[kKinds];
+    std::vector<Act> acts_;
+    std::vector<Memory> memory_;
 };
 
 // What the steps of one batch share.

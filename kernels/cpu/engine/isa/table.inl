@@ -21,8 +21,7 @@ static void linear(const Packed& w, const Act& act, const Output& out, int64_t t
             if (w.codes == Codes::kF16 && kFused) return linear_stored<DotF16>(w, act, out, tile_begin, tile_end);
             if (kFused && act.panels() == 1) {  // with more, codes are decoded once for all
                 if (w.codes == Codes::kE4M3) return linear_float8<true>(w, act, out, tile_begin, tile_end);
-                if (w.codes == Codes::kFloatTable && !w.halves())
-                    return linear_table(w, act, out, tile_begin, tile_end);
+                if (w.codes == Codes::kFloatTable) return linear_table(w, act, out, tile_begin, tile_end);
                 if (w.codes == Codes::kE5M2) return linear_float8<false>(w, act, out, tile_begin, tile_end);
             }
             return linear_decoded(w, act, out, tile_begin, tile_end, bytes);

@@ -23,6 +23,13 @@ BITSMITH_INLINE Floats half_power(const uint8_t* p) {
     return as_floats(where_equal(e, 0, splat(0x00200000), where_equal(e, 1, splat(0x00400000), normal)));
 }
 
+// Sixteen scales or minimums, entry i of F16, BF16 or F32.
+BITSMITH_INLINE Floats plain_entry(Scales scales, const uint8_t* p, int i) {
+    if (scales == Scales::kF16) return load_f16(halfwords(p) + i * kTile);
+    if (scales == Scales::kBF16) return load_bf16(halfwords(p) + i * kTile);
+    return load(reinterpret_cast<const float*>(p) + i * kTile);
+}
+
 // The pairs of kPair6 whose bytes are steps 4·g…4·g + 3.
 struct Pairs {
     Ints a, b;
@@ -62,17 +69,10 @@ inline void expand(const Packed& w, const uint8_t* head, int steps, float* scale
         case Scales::kNone:
             return;
         case Scales::kF16:
-            expand_entries(n, repeat, scale, [&](int i) { return load_f16(halfwords(head) + i * kTile); });
-            offsets += entries * kTile * 2;
-            break;
         case Scales::kBF16:
-            expand_entries(n, repeat, scale, [&](int i) { return load_bf16(halfwords(head) + i * kTile); });
-            offsets += entries * kTile * 2;
-            break;
         case Scales::kF32:
-            expand_entries(n, repeat, scale,
-                           [&](int i) { return load(reinterpret_cast<const float*>(head) + i * kTile); });
-            offsets += entries * kTile * 4;
+            expand_entries(n, repeat, scale, [&](int i) { return plain_entry(w.scales, head, i); });
+            offsets += entries * kTile * (w.scales == Scales::kF32 ? 4 : 2);
             break;
         case Scales::kE8M0:
             expand_entries(n, repeat, scale, [&](int i) { return half_power(head + i * kTile); });
@@ -121,7 +121,7 @@ inline void expand(const Packed& w, const uint8_t* head, int steps, float* scale
     if (w.factor != 1.0f && w.scales != Scales::kE4M3)
         for (int i = 0; i < n; ++i) store(scale + i * kTile, load(scale + i * kTile) * splat(w.factor));
     if (w.offsets == Offsets::kMinimums)
-        expand_entries(n, repeat, minimum, [&](int i) { return load_f16(halfwords(offsets) + i * kTile); });
+        expand_entries(n, repeat, minimum, [&](int i) { return plain_entry(w.scales, offsets, i); });
     if (w.offsets == Offsets::kZeros) {
         expand_entries(n, repeat, minimum, [&](int i) { return to_float(widen_u8(offsets + i * kTile)); });
         for (int i = 0; i < n; ++i)

@@ -62,6 +62,11 @@ void decode_integers(const Packed& w, const uint8_t* p, int steps, float* out) {
     }
 }
 
+// Columns of one entry that `expand` gives.
+BITSMITH_INLINE int scale_columns(const Packed& w) {
+    return w.halves() ? kStep / 2 : kStep;
+}
+
 // Chunk `chunk` of a tile → float32 [columns][16].
 inline void decode_chunk(const Packed& w, int64_t tile, int64_t chunk, float* out) {
     const uint8_t* p = w.tile(tile) + chunk * w.chunk_bytes();
@@ -70,7 +75,7 @@ inline void decode_chunk(const Packed& w, int64_t tile, int64_t chunk, float* ou
         if (w.codes == Codes::kFloatTable) return decode_integers<IntegerQuads<4>>(w, p, steps, out);
         return with_quads(w, [&](auto quads) { decode_integers<decltype(quads)>(w, p, steps, out); });
     }
-    alignas(64) float scale[kChunkSteps * kTile];
+    alignas(64) float scale[2 * kChunkSteps * kTile];
     if (w.scales != Scales::kNone) expand(w, p, steps, scale, nullptr);
     p += w.head_bytes;
     if (w.codes == Codes::kF16) {
@@ -83,9 +88,10 @@ inline void decode_chunk(const Packed& w, int64_t tile, int64_t chunk, float* ou
         }
     } else {
         const bool e4m3 = w.codes == Codes::kE4M3;
+        const int each = scale_columns(w);
         for (int k = 0; k < columns; ++k, p += kTile) {
             const Floats value = e4m3 ? load_e4m3_small(p) * splat(kE4M3Factor) : load_e5m2(p);
-            store(out + k * kTile, w.scales == Scales::kNone ? value : value * load(scale + k / kStep * kTile));
+            store(out + k * kTile, w.scales == Scales::kNone ? value : value * load(scale + k / each * kTile));
         }
     }
 }
@@ -165,6 +171,44 @@ void linear_stored(const Packed& w, const Act& act, const Output& out, int64_t t
     }
 }
 
+// FloatBlock of 8-bit floats.
+template <bool kE4M3>
+struct Float8Run {
+    const uint8_t* w;
+    const uint8_t* x;
+    int64_t count;
+    int width;
+
+    template <int C>
+    BITSMITH_INLINE void run(int token, Floats* out) const {
+#if defined(BITSMITH_FOUR_FLOAT8)
+        constexpr int kWays = C <= 4 ? 4 : 1;
+        const uint8_t* xp = x + token * 4;
+        Floats sums[kWays][C];
+        BITSMITH_UNROLL for (int i = 0; i < kWays; ++i) BITSMITH_UNROLL for (int c = 0; c < C; ++c) sums[i][c] =
+            zero_floats();
+        for (int64_t k = 0; k < count; k += 4) {
+            Floats weights[4];
+            load_four_float8<kE4M3>(w + k * kTile, weights);
+            BITSMITH_UNROLL for (int i = 0; i < 4; ++i, xp += 4 * width) {
+                BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
+                    float value;
+                    memcpy(&value, xp + 4 * c, 4);
+                    sums[i % kWays][c] = fma(weights[i], splat(value), sums[i % kWays][c]);
+                }
+            }
+        }
+        BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
+            out[c] = sums[0][c];
+            BITSMITH_UNROLL for (int i = 1; i < kWays; ++i) out[c] = out[c] + sums[i][c];
+        }
+#else
+        const FloatBlock<DotFloat8<kE4M3>> block = {w, x, count, width};
+        block.template run<C>(token, out);
+#endif
+    }
+};
+
 // Eight-bit floats with their scales: a sum for each run of columns that shares them.
 template <bool kE4M3>
 struct Float8Block {
@@ -176,19 +220,19 @@ struct Float8Block {
     template <int C>
     BITSMITH_INLINE void run(int token, Floats* out) const {
         constexpr float kFactor = kE4M3 ? kE4M3Factor : 1.0f;
-        const int run_steps = w.granularity / kStep;
-        alignas(64) float scale[kChunkSteps * kTile];
+        const int run_columns = w.granularity, each = scale_columns(w);
+        alignas(64) float scale[2 * kChunkSteps * kTile];
         BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = zero_floats();
         const uint8_t *p = w.tile(tile), *xp = x;
         for (int64_t chunk = 0; chunk * kChunkSteps < w.steps; ++chunk) {
-            const int steps = w.chunk_steps(chunk);
+            const int steps = w.chunk_steps(chunk), columns = steps * kStep;
             if (w.scales != Scales::kNone) expand(w, p, steps, scale, nullptr);
             p += w.head_bytes;
-            for (int s = 0; s < steps; s += run_steps) {
-                const int count = (steps - s < run_steps ? steps - s : run_steps) * kStep;
+            for (int k = 0; k < columns; k += run_columns) {
+                const int count = columns - k < run_columns ? columns - k : run_columns;
                 Floats sums[C], factor = splat(kFactor);
-                if (w.scales != Scales::kNone) factor = factor * load(scale + s * kTile);
-                const FloatBlock<DotFloat8<kE4M3>> block = {p, xp, count, width};
+                if (w.scales != Scales::kNone) factor = factor * load(scale + k / each * kTile);
+                const Float8Run<kE4M3> block = {p, xp, count, width};
                 block.template run<C>(token, sums);
                 BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = fma(sums[c], factor, out[c]);
                 p += count * kTile;
@@ -208,7 +252,8 @@ void linear_float8(const Packed& w, const Act& act, const Output& out, int64_t t
 }
 
 // Codes of four bits as numbers of a float level: eight columns of sixteen rows lie in one vector, a nibble each.
-template <int kNibble, int C>
+// sums: [C], or [2][C], one for each half step.
+template <bool kHalves, int kNibble, int C>
 BITSMITH_INLINE void add_nibbles(FloatTable table, Ints codes, const uint8_t* x, int width, Floats* sums) {
     if constexpr (kNibble < 8) {
         // Nibble 2c is column c of the vector's first quad, 2c + 1 of the one 16 columns later.
@@ -217,12 +262,14 @@ BITSMITH_INLINE void add_nibbles(FloatTable table, Ints codes, const uint8_t* x,
         BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
             float value;
             memcpy(&value, column + 4 * c, 4);
-            sums[c] = fma(weight, splat(value), sums[c]);
+            constexpr int kAt = kHalves ? kNibble % 2 * C : 0;
+            sums[kAt + c] = fma(weight, splat(value), sums[kAt + c]);
         }
-        add_nibbles<kNibble + 1, C>(table, codes, x, width, sums);
+        add_nibbles<kHalves, kNibble + 1, C>(table, codes, x, width, sums);
     }
 }
-// A sum for each step, then its scale. Not for scales of half steps.
+// A sum for each step, or half step where scales are that fine, then its scale.
+template <bool kHalves>
 struct TableBlock {
     const Packed& w;
     int64_t tile;
@@ -231,6 +278,7 @@ struct TableBlock {
 
     template <int C>
     BITSMITH_INLINE void run(int token, Floats* out) const {
+        constexpr int kEntries = kHalves ? 2 : 1;
         const FloatTable table = load_table(w.table);
         alignas(64) float scale[2 * kChunkSteps * kTile];
         BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = zero_floats();
@@ -240,19 +288,26 @@ struct TableBlock {
             expand(w, p, steps, scale, nullptr);
             p += w.head_bytes;
             for (int s = 0; s < steps; ++s, p += 4 * 64, xp += kStep * width * 4) {
-                Floats sums[C];
-                BITSMITH_UNROLL for (int c = 0; c < C; ++c) sums[c] = zero_floats();
+                Floats sums[kEntries * C];
+                BITSMITH_UNROLL for (int c = 0; c < kEntries * C; ++c) sums[c] = zero_floats();
                 for (int v = 0; v < 4; ++v)
-                    add_nibbles<0, C>(table, as_lanes(load_bytes(p + 64 * v)), xp + v * 4 * width * 4, width, sums);
-                const Floats factor = load(scale + s * kTile);
-                BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = fma(sums[c], factor, out[c]);
+                    add_nibbles<kHalves, 0, C>(table, as_lanes(load_bytes(p + 64 * v)), xp + v * 4 * width * 4, width,
+                                               sums);
+                BITSMITH_UNROLL for (int h = 0; h < kEntries; ++h) {
+                    const Floats factor = load(scale + (s * kEntries + h) * kTile);
+                    BITSMITH_UNROLL for (int c = 0; c < C; ++c) out[c] = fma(sums[h * C + c], factor, out[c]);
+                }
             }
         }
     }
 };
 inline void linear_table(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end) {
-    for (int64_t tile = tile_begin; tile < tile_end; ++tile)
-        each_block(w, act, out, tile, 0, false, true, TableBlock{w, tile, act.codes(0), act.width(0)});
+    for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
+        if (w.halves())
+            each_block(w, act, out, tile, 0, false, true, TableBlock<true>{w, tile, act.codes(0), act.width(0)});
+        else
+            each_block(w, act, out, tile, 0, false, true, TableBlock<false>{w, tile, act.codes(0), act.width(0)});
+    }
 }
 
 // Weights that are decoded a few chunks at a time: in the first cache for one panel, in the second for more.

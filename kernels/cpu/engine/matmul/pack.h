@@ -17,10 +17,11 @@ struct GroupRows {
     const float* scales;   // [count][groups]
     const uint8_t* zeros;  // [count][groups] or null
     int64_t group, groups;
+    const float* offsets = nullptr;  // [count][groups] or null: what is added, exact in the scales' type
 };
 void pack_groups(const Packed& packed, const GroupRows& rows, int64_t first, int64_t count);
 
-// Float elements as in the file; scales: float32 [count][groups] of 8-bit ones, or null.
+// Float elements as in the file; scales: float32 [count][groups] of 8-bit ones, powers of two for kE8M0; or null.
 void pack_elements(const Packed& packed, const uint8_t* rows, const float* scales, int64_t group, int64_t groups,
                    int64_t first, int64_t count);
 

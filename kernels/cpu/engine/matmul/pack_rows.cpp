@@ -19,24 +19,28 @@ static uint16_t f16_bits(float value) {
     return uint16_t(sign | ((magnitude - 0x38000000) >> 13));
 }
 
-// Column by column of the chunk's granularity: `value` of the file's group there.
-static void place_scale(const Packed& w, uint8_t* head, int at, float value) {
+static void place_scale(const Packed& w, uint8_t* entries, int at, float value) {
     uint32_t word;
     memcpy(&word, &value, 4);
     const uint16_t half = w.scales == Scales::kF16 ? f16_bits(value) : uint16_t(word >> 16);
     if (w.scales == Scales::kF32)
-        memcpy(head + 4 * at, &value, 4);
+        memcpy(entries + 4 * at, &value, 4);
+    else if (w.scales == Scales::kE8M0)
+        entries[at] = uint8_t(word >> 23);
     else
-        memcpy(head + 2 * at, &half, 2);
+        memcpy(entries + 2 * at, &half, 2);
 }
 
-static void place_scales(const Packed& w, int64_t row, const float* scales, const uint8_t* zeros, int64_t group) {
+// Of one row, at every multiple of the granularity: the file's group there.
+static void place_scales(const Packed& w, int64_t row, const float* scales, const uint8_t* zeros, const float* offsets,
+                         int64_t group) {
     const int entries = kChunk / w.granularity, size = w.scales == Scales::kF32 ? 4 : 2;
     for (int64_t k = 0; k < w.columns; k += w.granularity) {
-        uint8_t* head = chunk_at(w, row, k);
+        uint8_t *head = chunk_at(w, row, k), *behind = head + size * entries * kTile;
         const int at = int(k % kChunk / w.granularity * kTile + row % kTile);
         place_scale(w, head, at, scales[k / group]);
-        if (zeros) head[size * entries * kTile + at] = zeros[k / group];
+        if (zeros) behind[at] = zeros[k / group];
+        if (offsets) place_scale(w, behind, at, offsets[k / group]);
     }
 }
 
@@ -44,7 +48,8 @@ void pack_groups(const Packed& packed, const GroupRows& rows, int64_t first, int
     for (int64_t i = 0; i < count; ++i) {
         place_codes(packed, first + i, 0, rows.codes + i * packed.columns, packed.columns, 0);
         place_scales(packed, first + i, rows.scales + i * rows.groups,
-                     rows.zeros ? rows.zeros + i * rows.groups : nullptr, rows.group);
+                     rows.zeros ? rows.zeros + i * rows.groups : nullptr,
+                     rows.offsets ? rows.offsets + i * rows.groups : nullptr, rows.group);
     }
 }
 
@@ -60,7 +65,7 @@ void pack_elements(const Packed& w, const uint8_t* rows, const float* scales, in
             for (int64_t i = 0; i < end; ++i, rows += size)
                 memcpy(to + ((i / pair * kTile + r) * pair + i % pair) * size, rows, size_t(size));
         }
-        if (scales) place_scales(w, row, scales + (row - first) * groups, nullptr, group);
+        if (scales) place_scales(w, row, scales + (row - first) * groups, nullptr, nullptr, group);
     }
 }
 

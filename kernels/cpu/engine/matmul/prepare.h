@@ -23,9 +23,14 @@ BITSMITH_INLINE Rounding rounding(Ints largest_bits) {
     return {amax / 127.0f, inverse};
 }
 
-// Columns [at, at + 16) of a row; zeros past its end, and of a row that is not there.
+// Columns [at, at + 16) of a row in the weights' order; zeros past its end, and of a row that is not there.
 BITSMITH_INLINE Floats columns_at(const Act& act, const float* row, int64_t at) {
     const int64_t left = row ? act.columns - at : 0;
+    if (act.order && left > 0) {
+        alignas(64) float values[kTile] = {};
+        for (int i = 0; i < kTile && i < left; ++i) values[i] = row[act.order[at + i]];
+        return load(values);
+    }
     return left >= kTile ? load(row + at) : left > 0 ? load_first(row + at, int(left)) : zero_floats();
 }
 
@@ -103,7 +108,8 @@ void prepare_panels(const Act& act, const float* x, int64_t x_stride, int64_t pa
                 prepare_bf16_token<kByToken>(act, row, reinterpret_cast<uint16_t*>(act.codes(panel)), lane, width);
             } else {
                 float* out = reinterpret_cast<float*>(act.codes(panel)) + lane;
-                for (int64_t k = 0; k < padded; ++k) out[k * width] = row && k < act.columns ? row[k] : 0.0f;
+                for (int64_t k = 0; k < padded; ++k)
+                    out[k * width] = row && k < act.columns ? row[act.order ? act.order[k] : k] : 0.0f;
             }
         }
     }
