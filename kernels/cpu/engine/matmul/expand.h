@@ -23,11 +23,49 @@ BITSMITH_INLINE Floats half_power(const uint8_t* p) {
     return as_floats(where_equal(e, 0, splat(0x00200000), where_equal(e, 1, splat(0x00400000), normal)));
 }
 
-// Sixteen scales or minimums, entry i of F16, BF16 or F32.
+// Sixteen scales, or minimums of their type: entry i of all types but those with two levels, less scale_factor.
 BITSMITH_INLINE Floats plain_entry(Scales scales, const uint8_t* p, int i) {
-    if (scales == Scales::kF16) return load_f16(halfwords(p) + i * kTile);
-    if (scales == Scales::kBF16) return load_bf16(halfwords(p) + i * kTile);
-    return load(reinterpret_cast<const float*>(p) + i * kTile);
+    switch (scales) {
+        case Scales::kF16:
+            return load_f16(halfwords(p) + i * kTile);
+        case Scales::kBF16:
+            return load_bf16(halfwords(p) + i * kTile);
+        case Scales::kE8M0:
+            return half_power(p + i * kTile);
+        case Scales::kE4M3:
+            return from_f16(shift<7>(widen_u8(p + i * kTile)));
+        default:
+            return load(reinterpret_cast<const float*>(p) + i * kTile);
+    }
+}
+template <Scales scales>
+struct ScaleType {
+    static constexpr Scales kScales = scales;
+};
+// The first `count` of them times the factor: float32 [count][16].
+BITSMITH_INLINE void plain_entries(Scales scales, const uint8_t* p, int count, Floats factor, float* out) {
+    const auto all = [&](auto type) {
+        for (int i = 0; i < count; ++i) store(out + i * kTile, plain_entry(decltype(type)::kScales, p, i) * factor);
+    };
+    switch (scales) {
+        case Scales::kF16:
+            return all(ScaleType<Scales::kF16>());
+        case Scales::kBF16:
+            return all(ScaleType<Scales::kBF16>());
+        case Scales::kE8M0:
+            return all(ScaleType<Scales::kE8M0>());
+        case Scales::kE4M3:
+            return all(ScaleType<Scales::kE4M3>());
+        default:
+            return all(ScaleType<Scales::kF32>());
+    }
+}
+// Of plain entries that are scales. Half of E4M3's value: as a float16 the same bits are 2^8 times smaller.
+BITSMITH_INLINE float scale_factor(const Packed& w) {
+    return w.scales == Scales::kE4M3 ? 128.0f * w.factor : w.factor;
+}
+BITSMITH_INLINE int scale_bytes(Scales scales) {
+    return scales == Scales::kF32 ? 4 : scales == Scales::kE8M0 || scales == Scales::kE4M3 ? 1 : 2;
 }
 
 // The pairs of kPair6 whose bytes are steps 4·g…4·g + 3.
@@ -64,28 +102,13 @@ inline void expand(const Packed& w, const uint8_t* head, int steps, float* scale
     const bool halves = w.halves();
     const int n = halves ? 2 * steps : steps, repeat = halves ? 1 : w.granularity / kStep;
     const int entries = kChunk / w.granularity;
-    const uint8_t* offsets = head;
+    const uint8_t* offsets = head + entries * kTile * scale_bytes(w.scales);
     switch (w.scales) {
         case Scales::kNone:
             return;
-        case Scales::kF16:
-        case Scales::kBF16:
-        case Scales::kF32:
+        default:
             expand_entries(n, repeat, scale, [&](int i) { return plain_entry(w.scales, head, i); });
-            offsets += entries * kTile * (w.scales == Scales::kF32 ? 4 : 2);
             break;
-        case Scales::kE8M0:
-            expand_entries(n, repeat, scale, [&](int i) { return half_power(head + i * kTile); });
-            offsets += entries * kTile;
-            break;
-        case Scales::kE4M3: {
-            // As a float16 the same bits are 2^8 times smaller, subnormal ones too.
-            const Floats factor = splat(128.0f * w.factor);
-            expand_entries(n, repeat, scale,
-                           [&](int i) { return from_f16(shift<7>(widen_u8(head + i * kTile))) * factor; });
-            offsets += entries * kTile;
-            break;
-        }
         case Scales::kSub8: {
             const Floats d = load_f16(halfwords(head));
             expand_entries(n, repeat, scale, [&](int i) { return d * to_float(widen_s8(head + 32 + i * kTile)); });
@@ -118,8 +141,8 @@ inline void expand(const Packed& w, const uint8_t* head, int steps, float* scale
             return;
         }
     }
-    if (w.factor != 1.0f && w.scales != Scales::kE4M3)
-        for (int i = 0; i < n; ++i) store(scale + i * kTile, load(scale + i * kTile) * splat(w.factor));
+    if (const float factor = scale_factor(w); factor != 1.0f)
+        for (int i = 0; i < n; ++i) store(scale + i * kTile, load(scale + i * kTile) * splat(factor));
     if (w.offsets == Offsets::kMinimums)
         expand_entries(n, repeat, minimum, [&](int i) { return plain_entry(w.scales, offsets, i); });
     if (w.offsets == Offsets::kZeros) {

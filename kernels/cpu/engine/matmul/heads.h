@@ -101,8 +101,9 @@ struct GroupHead {
     static BITSMITH_INLINE void run(const Packed& w, const uint8_t* head, int steps, Tile& sums) {
         constexpr int C = sizeof(sums.out) / sizeof(sums.out[0]);
         const int together = w.granularity / kStep, entries = kChunk / w.granularity;
-        const uint8_t* offsets = head + entries * kTile * (w.scales == Scales::kF32 ? 4 : 2);
-        const Floats factor = splat(w.factor);
+        const uint8_t* offsets = head + entries * kTile * scale_bytes(w.scales);
+        alignas(64) float scales[kChunkSteps * kTile];
+        plain_entries(w.scales, head, (steps + together - 1) / together, splat(scale_factor(w)), scales);
         for (int s = 0, group = 0; s < steps; ++group) {
             Floats scaled[C];
             float products[C];
@@ -119,7 +120,7 @@ struct GroupHead {
                 }
                 sums.next();
             }
-            const Floats scale = plain_entry(w.scales, head, group) * factor;
+            const Floats scale = load(scales + group * kTile);
             BITSMITH_UNROLL for (int c = 0; c < C; ++c) sums.out[c] = fma(scaled[c], scale, sums.out[c]);
             if (w.offsets == Offsets::kZero) continue;
             const Floats offset = group_offset(w, offsets, group, scale);
@@ -135,8 +136,8 @@ struct HalfGroupHead {
     template <class Tile>
     static BITSMITH_INLINE void run(const Packed& w, const uint8_t* head, int steps, Tile& sums) {
         constexpr int C = sizeof(sums.out) / sizeof(sums.out[0]);
-        const uint8_t* offsets = head + kChunk / w.granularity * kTile * (w.scales == Scales::kF32 ? 4 : 2);
-        const Floats factor = splat(w.factor);
+        const uint8_t* offsets = head + kChunk / w.granularity * kTile * scale_bytes(w.scales);
+        const Floats factor = splat(scale_factor(w));
         for (int s = 0; s < steps; ++s) {
             const typename Quads::Step codes = sums.quads.load(sums.p);
             const Sums<C> dots[2] = {Dots<C, Quads, 0, 4>().run(sums.quads, codes, sums.x.codes, sums.x.sums),
@@ -154,36 +155,6 @@ struct HalfGroupHead {
         }
     }
 };
-// Everything else, through memory. Its zero is not in the starts but in `x.sums` as they are.
-template <class Quads, bool kHalf>
-struct ExpandedHead {
-    using Codes = Quads;
-    static constexpr bool kHalves = kHalf, kMinimums = false;
-    template <class Tile>
-    static BITSMITH_INLINE void run(const Packed& w, const uint8_t* head, int steps, Tile& sums) {
-        constexpr int C = sizeof(sums.out) / sizeof(sums.out[0]);
-        constexpr int kEach = kQuads / Tile::kEntries;
-        alignas(64) float scale[2 * kChunkSteps * kTile], minimum[2 * kChunkSteps * kTile];
-        expand(w, head, steps, scale, minimum);
-        const float *ws = scale, *wm = minimum;
-        const bool minimums = w.offsets != Offsets::kZero;
-        for (int s = 0; s < steps; ++s) {
-            const typename Quads::Step codes = sums.quads.load(sums.p);
-            Sums<C> dots[2];
-            dots[0] = Dots<C, Quads, 0, kEach>().run(sums.quads, codes, sums.x.codes, sums.x.sums);
-            if constexpr (kHalves)
-                dots[1] = Dots<C, Quads, 4, kEach>().run(sums.quads, codes, sums.x.codes, sums.x.sums + C);
-            BITSMITH_UNROLL for (int h = 0; h < Tile::kEntries; ++h, ws += kTile, wm += kTile) {
-                BITSMITH_UNROLL for (int c = 0; c < C; ++c) {
-                    sums.out[c] = fma(to_float(dots[h].of[c]) * splat(sums.x.scales[c]), load(ws), sums.out[c]);
-                    if (minimums) sums.out[c] = fma(load(wm), splat(sums.x.products[h * C + c]), sums.out[c]);
-                }
-            }
-            sums.next();
-        }
-    }
-};
-
 // run(head) with the reader of a matrix's chunks.
 template <class Run>
 BITSMITH_INLINE void with_head(const Packed& w, const Run& run) {
@@ -209,12 +180,8 @@ BITSMITH_INLINE void with_head(const Packed& w, const Run& run) {
             break;
     }
     with_quads(w, [&](auto quads) {
-        if (w.scales == Scales::kF16 || w.scales == Scales::kBF16 || w.scales == Scales::kF32) {
-            if (w.halves()) return run(HalfGroupHead<decltype(quads)>());
-            return run(GroupHead<decltype(quads)>());
-        }
-        if (w.halves()) return run(ExpandedHead<decltype(quads), true>());
-        return run(ExpandedHead<decltype(quads), false>());
+        if (w.halves()) return run(HalfGroupHead<decltype(quads)>());
+        return run(GroupHead<decltype(quads)>());
     });
 }
 

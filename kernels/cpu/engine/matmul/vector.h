@@ -1,8 +1,7 @@
 // One to four tokens: codes go from their vectors through registers into the dot product, one pass over the weights.
 //
 // What bounds this is memory, as long as unpacking takes less time than reading. So codes are not shifted where a shift
-// of a sum does (IntegerQuads::kInPlace), formats with two levels of scales multiply dot products by the inner one as
-// integers, and only what is rare has its scales expanded to memory first.
+// of a sum does (kInPlace), and formats with two levels of scales multiply dot products by the inner one as integers.
 #pragma once
 #include "heads.h"
 #include "write.h"
