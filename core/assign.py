@@ -34,12 +34,16 @@ FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2"})
 
 @dataclass(frozen=True)
 class Fate:
-    """What a tensor becomes. format None: its stored bytes are copied as they are. lossless: its codes are."""
+    """What a tensor becomes. format None: its stored bytes are copied as they are. lossless: its codes are.
+
+    rounding: of such codes, by how much of itself a value may change (`Format.rounding`).
+    """
 
     format: Format | None
     reason: str
     fallback: bool = False
     lossless: bool = False
+    rounding: float = 0.0
 
 
 def decide(
@@ -112,7 +116,7 @@ def _decide_gguf(
         assert choice is not None
         wanted, reason = find_format(choice.format, "gguf"), choice.reason
     fate = _fit(wanted, reason, t, recipe.misfit, [find_format(n, "gguf") for n in mixes.smaller_blocks(wanted.name)])
-    if fate.format is not None and fate.format.name == t.dtype and t.identity:
+    if fate.format is not None and fate.format.name == t.dtype and t.identity and not t.packed:
         return replace(fate, format=None, reason=f"it is {fate.format.name} already: copied")
     return fate
 
@@ -155,7 +159,10 @@ def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: 
     problem = wanted.accepts(t.shape)
     if not problem:
         if t.numbers is not None and (same := wanted.for_numbers(t.numbers)):
-            return Fate(same, "the same numbers, packed another way: nothing is lost", lossless=True)
+            rounding = wanted.rounding(t.numbers)
+            kept = "their codes stay, and the tensor's scale is rounded to its reciprocal in float32"
+            reason = kept if rounding else "the same numbers, packed another way: nothing is lost"
+            return Fate(same, reason, lossless=True, rounding=rounding)
         return Fate(wanted, reason)
     if misfit is Misfit.STOP:
         raise UserError(

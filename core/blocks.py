@@ -159,7 +159,7 @@ class BlockWorker:
                 )
             back.append(read)
         decoded = form.decode(back, *source.shape)
-        if t.lossless and not np.array_equal(source, decoded, equal_nan=True):
+        if t.lossless and not same_values(t, source, decoded):
             raise UserError(
                 f"'{t.name}' would not keep its numbers in {form.name}.", "Report this with the command, please."
             )
@@ -230,7 +230,12 @@ def encode(
 ) -> tuple[np.ndarray, ...]:
     """The parts of a block, from its source values, or from the source's codes. Raises UserError like `quantize`."""
     if t.lossless and t.format is not None:
-        return t.format.pack(read_codes(checkpoint, t.source, block.start, block.stop))
+        try:
+            return t.format.pack(read_codes(checkpoint, t.source, block.start, block.stop))
+        except ValueError as error:
+            raise UserError(
+                f"'{t.name}' has scales that {t.format.name} can not hold: {error}.", "Choose another target for it."
+            ) from error
     return quantize(t, source, options)
 
 
@@ -256,6 +261,13 @@ def _not_finite(t: TensorPlan, count: int) -> UserError:
         f"'{t.name}' holds {count:,} NaN or infinite values, which {t.format_name} can not store.",
         "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
     )
+
+
+def same_values(t: TensorPlan, source: np.ndarray, decoded: np.ndarray) -> bool:
+    """Whether codes that were taken over still have their values, but for what the plan says is rounded."""
+    if t.rounding:
+        return np.allclose(decoded, source, rtol=t.rounding, atol=2.0**-140, equal_nan=True)
+    return np.array_equal(source, decoded, equal_nan=True)
 
 
 def check_bound(

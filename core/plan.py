@@ -48,7 +48,8 @@ class TensorPlan:
     format: how it is encoded, None when its bytes are copied; format_name: what the file will call it.
     source: how its values are read. reason: one clause, why this format. fallback: it is not the format that the
     target wanted, because its rows do not divide. fused: other tensors that a runtime makes one with it, where the
-    format has one scale for all of them.
+    format has one scale for all of them. rounding: where codes are taken over, by how much of itself a value may
+    change, since a scale is stored as its reciprocal.
     """
 
     name: str
@@ -65,6 +66,7 @@ class TensorPlan:
     reason: str
     fallback: bool = False
     fused: tuple[MappedTensor, ...] = ()
+    rounding: float = 0.0
 
     @property
     def lossless(self) -> bool:
@@ -294,6 +296,7 @@ def _with_padding(decided: Sequence[_Decided], layout: Layout) -> tuple[TensorPl
                 reason=o.fate.reason,
                 fallback=o.fate.fallback,
                 fused=families.get(t.name, ()),
+                rounding=o.fate.rounding,
             )
         )
     return tuple(tensors)
@@ -318,7 +321,12 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         )
     repacked = sum(t.action is Action.REPACK for t in plan.tensors)
     if repacked and not any(t.action is Action.QUANTIZE for t in plan.tensors):
-        out.append("Nothing is lost: the weights keep their numbers, and only their packing changes.")
+        out.append(
+            "The weights keep their codes and scales. Only the one scale of each tensor is stored as its reciprocal, "
+            "which float32 rounds: values change by less than a millionth of themselves."
+            if any(t.rounding for t in plan.tensors)
+            else "Nothing is lost: the weights keep their numbers, and only their packing changes."
+        )
     if any(t.action is Action.QUANTIZE and t.source_dtype not in FLOAT_DTYPES for t in plan.tensors):
         dtypes = sorted({t.source_dtype for t in plan.tensors if t.source_dtype not in FLOAT_DTYPES and not t.lossless})
         out.append(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.blocks import Block, check_bound, fits_rows, read_block, split
+from core.blocks import Block, check_bound, fits_rows, read_block, same_values, split
 from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.dtypes import is_readable
 from core.checkpoint.reading import windows
@@ -79,7 +79,7 @@ def verify_against(
             rows = np.array([largest[row] for row in range(b.start, b.stop)]) if fits_rows(t) else None
             if not t.lossless:
                 check_bound(t, want, got, options, _ANOTHER, rows)
-            elif not np.array_equal(want, got, equal_nan=True):
+            elif not same_values(t, want, got):
                 raise UserError(f"'{t.name}' should have the numbers of its source and has not.", _ANOTHER)
             total.add(measure(want, got))
         yield i, TensorResult(t.name, t.format_name, t.bytes.total, None if t.format is None else total.stats())

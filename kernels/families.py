@@ -15,6 +15,7 @@ from kernels.layouts import E2M1_LEVELS, E2M1_MAX, LAYOUTS
 from kernels.ops import encode_blocks as _encode_blocks
 from kernels.reference import float8 as _float8
 from kernels.reference import floats as _floats
+from kernels.reference import fp4 as _fp4
 from kernels.reference import packings as _packings
 
 # bitsandbytes' tables (QLoRA's NF4; FP4, by code and in that order), as float32.
@@ -241,15 +242,22 @@ def encode_fp4(
     search: bool = False,
     importance: np.ndarray | None = None,
     threads: int = 1,
+    rule: str = "floor",
 ) -> tuple[np.ndarray, np.ndarray]:
     """Values float32 [R, K] → E2M1 codes uint8 [R, K] and scale bytes uint8 [R, K / group].
 
     group 16, scale 'E4M3': NVFP4, x ≈ E2M1 · scale · tensor_scale. group 32, 'E8M0': MXFP4. The numbers are those of
     `ops.encode_blocks` of these types: without search ggml's rule (MXFP4) or the group's amax / 6 in E4M3 (NVFP4);
-    with it, the scale of least squared error, weighted by importance [K].
+    with it, the scale of least squared error, weighted by importance [K]. rule: of `E8M0_RULES`, for MXFP4 without
+    search; with another than ggml's, a value halfway goes to the even code.
     """
     x, kind = checks.matrix(x), _fp4_kind(group, scale)
     checks.group(x, group)
+    if rule not in E8M0_RULES:
+        raise ValueError(f"rules of E8M0 scales are {', '.join(E8M0_RULES)}, not {rule}")
+    if kind == "MXFP4" and rule != "floor" and not search:
+        checks.finite(x)
+        return _fp4.encode_by_rule(x, e8m0_from_amax(tile_amax(x, 1, group, threads), 2, rule))
     columns, weights = x.shape[1], checks.weights(importance, x.shape[1])
     spare = -columns % LAYOUTS[kind].block
     if spare:  # NVFP4's blocks are four groups

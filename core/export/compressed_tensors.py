@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
+from core.contract import ElementType
 from core.export.ecosystem import ALL_EXPERTS, Ecosystem, Words, ignored_modules, module
 from core.formats.coded import Coded
+from core.formats.float4_packed import CompressedFloat4
 from core.formats.pack_quantized import PackQuantized
 from core.tensor_info import TensorInfo
 
@@ -79,6 +81,8 @@ class _Scheme:
                 "dynamic": False,
             }
             return _Scheme("pack-quantized", tuple(weights.items()))
+        if isinstance(form, CompressedFloat4):
+            return _float4(form)
         raise ValueError(f"{form.name} is no compressed-tensors format")
 
     @property
@@ -88,6 +92,21 @@ class _Scheme:
     @property
     def inputs(self) -> dict[str, Any] | None:
         return None if self._inputs is None else dict(self._inputs)
+
+
+def _float4(form: CompressedFloat4) -> _Scheme:
+    """With a tensor scale 'tensor_group' (NVFP4), else 'group' (MXFP4), whose scales are the bytes of E8M0."""
+    nvfp4 = form.numbers.scale is ElementType.F8_E4M3
+    weights: dict[str, Any] = {
+        "num_bits": 4,
+        "type": "float",
+        "symmetric": True,
+        "group_size": form.numbers.group,
+        "strategy": "tensor_group" if nvfp4 else "group",
+        "dynamic": False,
+        "scale_dtype": "torch.float8_e4m3fn" if nvfp4 else "torch.uint8",
+    }
+    return _Scheme(f"{'nvfp4' if nvfp4 else 'mxfp4'}-pack-quantized", tuple(weights.items()))
 
 
 def _spellings(module: str, towers: bool) -> list[str]:

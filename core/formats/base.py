@@ -101,6 +101,13 @@ class Format(ABC):
         `pack` then does so, and the conversion loses nothing."""
         return None
 
+    def rounding(self, numbers: Numbers) -> float:
+        """By how much of itself a value may change when codes of these numbers are packed as they are; 0: not at all.
+
+        More than 0 only where a scale is stored as its reciprocal, of which float32 has the last bit wrong.
+        """
+        return 0.0
+
     def pack(self, codes: Codes) -> tuple[np.ndarray, ...]:
         """Codes of some rows → one array a part, in the order of `parts`; empty for constant parts."""
         raise NotImplementedError(self.name)

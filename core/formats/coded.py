@@ -64,6 +64,9 @@ class Coded(Format):
     def bound_group(self, columns: int) -> int:
         return self.numbers.group or columns
 
+    def bound_floor(self, options: EncodeOptions) -> float:
+        return self.numbers.floor(options)
+
     def fit_rows(self, read: ReadPieces, options: EncodeOptions) -> RowScales:
         return self.numbers.fit_rows(read, options)
 

@@ -6,7 +6,7 @@ Each is a contract and the name of a block kind; the arithmetic is in `kernels` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, log2, prod
+from math import prod
 
 import numpy as np
 
@@ -19,10 +19,12 @@ from core.contract import (
     SuperBlock,
 )
 from core.formats.base import EncodeOptions, Format, Method
+from core.formats.float4 import RECIPROCAL, Float4, TensorScale, power_scale, smallest_amax
+from core.formats.float4 import LEVELS as E2M1
+from core.formats.numbers import Codes, Numbers
 from core.parts import ONE, Axis, Part
-from kernels import layouts, ops
+from kernels import families, layouts, ops
 
-E2M1 = (*layouts.E2M1_LEVELS, *(-v for v in layouts.E2M1_LEVELS))
 IQ4_LEVELS = tuple(float(v) for v in layouts.IQ4_LEVELS)
 
 HALVES = "byte j of a 32-value block holds value j (low) and j+16 (high)"
@@ -124,8 +126,18 @@ CONTRACTS: tuple[tuple[NumericContract, float], ...] = (
 )  # fmt: skip
 
 
+# Types whose blocks hold the codes of other packings as they are.
+_NUMBERS: dict[str, Numbers] = {
+    "MXFP4": Float4(ElementType.F8_E8M0),
+    "NVFP4": Float4(ElementType.F8_E4M3, TensorScale.FACTOR),
+}
+
+
 class GgmlBlock(Format):
-    """A GGUF tensor type. Rows are independent, so a tensor can be written in row blocks of any height."""
+    """A GGUF tensor type. Rows are independent, so a tensor can be written in row blocks of any height.
+
+    numbers: what its codes stand for, where those of another packing can be taken over as they are.
+    """
 
     container = "gguf"
 
@@ -134,6 +146,7 @@ class GgmlBlock(Format):
         self.contract = contract
         self.error_bound = error_bound
         self.needs_amax = contract.tensor_scale is not None
+        self.numbers = _NUMBERS.get(contract.name)
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of `columns` values."""
@@ -176,9 +189,7 @@ class GgmlBlock(Format):
     def bound_floor(self, options: EncodeOptions) -> float:
         c = self.contract
         if c.tensor_scale is not None:
-            # A group's scale is its largest / 6 in units of the tensor's scale; E4M3 ends at 2^-9 of its unit.
-            smallest = layouts.E2M1_MAX * self.tensor_scale(options) * 2.0**-9 if options.amax else 0.0
-            return max(smallest / self.error_bound, 2.0**-100)
+            return smallest_amax(power_scale(options.amax), self.error_bound)
         if c.scale is not ElementType.F16:
             return super().bound_floor(options)
         # F16 ends at 2^-24; a super-block's scale is divided by its largest sub-scale before it is stored.
@@ -188,29 +199,42 @@ class GgmlBlock(Format):
             steps *= 2 ** max(g.scale_bits, g.zero_bits)
         return steps * 2.0**-24 / self.error_bound
 
-    def tensor_scale(self, options: EncodeOptions) -> float:
-        """The scale of the whole matrix (NVFP4): a power of two, 1 for zeros.
+    def for_numbers(self, numbers: Numbers) -> Format | None:
+        own = self.numbers
+        if own is None:
+            return None
+        tensor_scale = isinstance(own, Float4) and own.tensor is not TensorScale.NONE
+        if tensor_scale and isinstance(numbers, Float4) and numbers.scale is own.scale:
+            return self
+        return self if own.holds(numbers) else None
 
-        So the scales that groups can have are those of a scale of 1, which is what ggml writes. The largest |x| / 6 is
-        put at 112 … 224 of E4M3's 448: groups may map their largest value to 4 instead of 6.
-        """
-        if not options.amax:
-            return 1.0
-        return 2.0 ** max(ceil(log2(options.amax / (layouts.E2M1_MAX * layouts.E4M3_MAX / 2))), -126)
+    def rounding(self, numbers: Numbers) -> float:
+        return 0.0 if self.numbers is None or self.numbers.holds(numbers) else RECIPROCAL
+
+    def pack(self, codes: Codes) -> tuple[np.ndarray, ...]:
+        """Raises ValueError for scales that these blocks have not: negative ones and NaN in NVFP4."""
+        blocks = families.blocks_from_fp4(codes.codes, codes.scales, self.name)
+        if self.contract.tensor_scale is None:
+            return (blocks,)
+        return (blocks, _float32(codes.tensor_scale))
 
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
         search = options.method is Method.SEARCH
         if self.contract.tensor_scale is None:
             return (ops.encode_blocks(self.name, rows, options.importance, search, options.threads),)
-        scale = self.tensor_scale(options)
+        scale = power_scale(options.amax)
         blocks = ops.encode_blocks(self.name, rows, options.importance, search, options.threads, tensor_scale=scale)
-        return (blocks, np.frombuffer(np.float32(scale).tobytes(), np.uint8))
+        return (blocks, _float32(scale))
 
     def decode(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> np.ndarray:
         values = ops.decode_blocks(self.name, parts[0].reshape(rows, -1), columns)
         if self.contract.tensor_scale is not None:
             values *= parts[1].view(np.float32)[0]
         return values
+
+
+def _float32(value: float) -> np.ndarray:
+    return np.frombuffer(np.float32(value).tobytes(), np.uint8)
 
 
 GGML_FORMATS: tuple[Format, ...] = tuple(GgmlBlock(contract, bound) for contract, bound in CONTRACTS)

@@ -119,6 +119,10 @@ class Numbers(ABC):
         """Rows that share their scales; 0: all."""
         return 1
 
+    def floor(self, options: EncodeOptions) -> float:
+        """As `Format.bound_floor`: no type of scales here ends before 2^-100, unless it says so."""
+        return 2.0**-100
+
     def misfit(self, columns: int) -> str:
         """'' when rows of this length can be stored, else one clause that says why not."""
         if self.group and columns % self.group:

@@ -7,14 +7,14 @@ from typing import Any
 
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantization_config
-from core.packed import compressed_tensors
+from core.packed import compressed_tensors, float4
 from core.packed.weight import PackedWeight
 from core.tensor_info import TensorInfo
 
 # Given the checkpoint, the tensors that no scheme before it has claimed, and config.json's word on quantization ({}).
 Scheme = Callable[[Checkpoint, Mapping[str, TensorInfo], Mapping[str, Any]], list[PackedWeight]]
 
-SCHEMES: tuple[Scheme, ...] = (compressed_tensors.find,)
+SCHEMES: tuple[Scheme, ...] = (compressed_tensors.find, float4.find_compressed, float4.find_modelopt)
 
 
 def find_packed(checkpoint: Checkpoint) -> list[PackedWeight]:

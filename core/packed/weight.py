@@ -14,7 +14,7 @@ from core.formats.numbers import Codes
 from core.tensor_info import TensorInfo
 
 AGAIN = "Download the model again, or use the checkpoint that it was made from."
-_SAME = {"U32": "I32", "U8": "U8", "F4": "U8"}  # names under which the same bits are stored
+_SAME = {"U32": "I32", "U8": "U8", "F4": "U8", "F8_E8M0": "U8"}  # names under which the same bits are stored
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import numpy as np
 
+from core.formats.float4 import NVFP4, Float4
 from core.formats.numbers import Integers, Numbers
 from core.packed.weight import PackedWeight
 from core.runtime.reading import NoLayout, Reading
-from kernels import matrix
+from kernels import families, matrix, ops
+from kernels.layouts import LAYOUTS
 from kernels.matrix import Matrix
 
 Build = Callable[[PackedWeight, int, int, Reading], Matrix]
@@ -40,4 +43,30 @@ def _integers(weight: PackedWeight, start: int, stop: int, reading: Reading) -> 
     return matrix.from_groups(stop - start, columns, numbers.bits, size, read, numbers.scale.label, numbers.symmetric)
 
 
-_BUILD: dict[type[Numbers], Build] = {Integers: _integers}
+def _float4(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
+    numbers = weight.format.numbers
+    assert isinstance(numbers, Float4)
+    rows, columns = stop - start, weight.shape[-1]
+    row = weight.nbytes // max(prod(weight.shape[:-1]), 1)
+    kind = "NVFP4" if numbers.scale is NVFP4.scale else "MXFP4"
+    factor = weight.codes(start, start + 1).tensor_scale
+
+    def blocks(first: int, last: int) -> np.ndarray:
+        codes = weight.codes(start + first, start + last)
+        reading.took((last - first) * row)
+        try:
+            return families.blocks_from_fp4(codes.codes, codes.scales, kind)
+        except ValueError as error:
+            raise NoLayout(str(error)) from error
+
+    def groups(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:
+        codes = weight.codes(start + first, start + last)
+        reading.took((last - first) * row)
+        return codes.codes, ops.to_float32(codes.scales, numbers.scale.label) * np.float32(factor), None
+
+    if columns % LAYOUTS[kind].block:  # a row that GGML's blocks of 64 do not fill
+        return matrix.from_groups(rows, columns, 4, numbers.group, groups, "F32", table=families.E2M1_TABLE)
+    return matrix.from_blocks(kind, rows, columns, blocks, factor)
+
+
+_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4}

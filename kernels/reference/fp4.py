@@ -67,6 +67,14 @@ def encode_mxfp4(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.
     return np.hstack([e[:, None], pack_nibbles(codes)])
 
 
+def encode_by_rule(x: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Values [R, K] and E8M0 codes of their groups [R, G] → E2M1 codes uint8 [R, K], ties to even, and the scales."""
+    groups = x.reshape(len(x), scales.shape[1], -1)
+    factor = np.ldexp(ONE, 127 - scales.astype(np.int32))[:, :, None]  # a power of two: the product is exact
+    level = e2m1_level(np.minimum(np.abs(groups) * factor, np.float32(6)))
+    return e2m1_code(level, groups).reshape(x.shape), scales
+
+
 def to_unsigned_e4m3(a: np.ndarray) -> np.ndarray:
     """float32 ≥ 0 → E4M3 codes as int32: nearest, ties to even, at most 448 (0x7E)."""
     limited = minimum(a, np.float32(448))
