@@ -159,9 +159,10 @@ def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: 
     problem = wanted.accepts(t.shape)
     if not problem:
         if t.numbers is not None and (same := wanted.for_numbers(t.numbers)):
-            rounding = wanted.rounding(t.numbers)
-            kept = "their codes stay, and the tensor's scale is rounded to its reciprocal in float32"
-            reason = kept if rounding else "the same numbers, packed another way: nothing is lost"
+            rounding = same.rounding(t.numbers)
+            reason = "the same numbers, packed another way: nothing is lost"
+            if rounding:
+                reason = "the same codes, packed another way; the tensor's scale is stored as its reciprocal"
             return Fate(same, reason, lossless=True, rounding=rounding)
         return Fate(wanted, reason)
     if misfit is Misfit.STOP:

@@ -320,12 +320,12 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"{', '.join(f'{w:,}' for w in widths[:3])} values do not divide into this format's blocks."
         )
     repacked = sum(t.action is Action.REPACK for t in plan.tensors)
-    if repacked and not any(t.action is Action.QUANTIZE for t in plan.tensors):
+    if repacked and not any(t.action is Action.QUANTIZE or t.rounding for t in plan.tensors):
+        out.append("Nothing is lost: the weights keep their numbers, and only their packing changes.")
+    if any(t.rounding for t in plan.tensors):
         out.append(
-            "The weights keep their codes and scales. Only the one scale of each tensor is stored as its reciprocal, "
-            "which float32 rounds: values change by less than a millionth of themselves."
-            if any(t.rounding for t in plan.tensors)
-            else "Nothing is lost: the weights keep their numbers, and only their packing changes."
+            "This output stores the one scale of a tensor as its reciprocal, which float32 has to round: values change "
+            "by less than a millionth of themselves."
         )
     if any(t.action is Action.QUANTIZE and t.source_dtype not in FLOAT_DTYPES for t in plan.tensors):
         dtypes = sorted({t.source_dtype for t in plan.tensors if t.source_dtype not in FLOAT_DTYPES and not t.lossless})

@@ -102,7 +102,8 @@ class Format(ABC):
         return None
 
     def rounding(self, numbers: Numbers) -> float:
-        """By how much of itself a value may change when codes of these numbers are packed as they are; 0: not at all.
+        """By how much of itself a value may change when codes of these numbers are packed in this, which `for_numbers`
+        gave for them; 0: not at all.
 
         More than 0 only where a scale is stored as its reciprocal, of which float32 has the last bit wrong.
         """

@@ -124,9 +124,7 @@ class Float4(Numbers):
         if self.tensor is TensorScale.DIVISOR:  # as compressed-tensors does it: scale / divisor, then the product
             divided = ops.to_float32(codes.scales, self.scale.label) / np.float32(1 / codes.tensor_scale)
             return families.decode_codebook(codes.codes, divided, families.E2M1_TABLE, self.group)
-        return families.decode_fp4(
-            codes.codes, codes.scales, self.scale.label.removeprefix("F8_"), codes.tensor_scale
-        )
+        return families.decode_fp4(codes.codes, codes.scales, self.scale.label.removeprefix("F8_"), codes.tensor_scale)
 
     def holds(self, other: Numbers) -> bool:
         return isinstance(other, Float4) and self.scale is other.scale and other.tensor in _HOLDS[self.tensor]

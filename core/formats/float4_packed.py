@@ -69,8 +69,8 @@ class PackedFloat4(Coded):
         return (*parts, as_bytes(np.array([stored], np.float32)))
 
     def unpack(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> Codes:
-        codes = families.unpack_nibbles(parts[0].reshape(rows, -1))
-        scales = parts[1].reshape(rows, -1)
+        codes = families.unpack_nibbles(parts[0].reshape(rows, columns // 2))
+        scales = parts[1].reshape(rows, columns // self.numbers.group)
         if self.numbers.tensor is TensorScale.NONE:
             return Codes(codes, scales)
         stored = float(parts[2].view(np.float32)[0])
@@ -84,9 +84,7 @@ class CompressedFloat4(PackedFloat4):
 
 
 # Where nothing is searched, the scale of a group is the one that the library compressed-tensors takes.
-NVFP4A16 = CompressedFloat4(
-    "nvfp4a16", NVFP4, "4-bit floats in groups of 16, 16-bit activations; for vLLM", "nvfp4a16"
-)
+NVFP4A16 = CompressedFloat4("nvfp4a16", NVFP4, "4-bit floats in groups of 16, 16-bit activations; for vLLM", "nvfp4a16")
 MXFP4A16 = CompressedFloat4(
     "mxfp4a16",
     Float4(MXFP4.scale, rule="compressed-tensors"),

@@ -19,8 +19,8 @@ from core.contract import (
     SuperBlock,
 )
 from core.formats.base import EncodeOptions, Format, Method
-from core.formats.float4 import RECIPROCAL, Float4, TensorScale, power_scale, smallest_amax
 from core.formats.float4 import LEVELS as E2M1
+from core.formats.float4 import RECIPROCAL, Float4, TensorScale, power_scale, smallest_amax
 from core.formats.numbers import Codes, Numbers
 from core.parts import ONE, Axis, Part
 from kernels import families, layouts, ops
@@ -127,7 +127,7 @@ CONTRACTS: tuple[tuple[NumericContract, float], ...] = (
 
 
 # Types whose blocks hold the codes of other packings as they are.
-_NUMBERS: dict[str, Numbers] = {
+_NUMBERS: dict[str, Float4] = {
     "MXFP4": Float4(ElementType.F8_E8M0),
     "NVFP4": Float4(ElementType.F8_E4M3, TensorScale.FACTOR),
 }
@@ -203,8 +203,7 @@ class GgmlBlock(Format):
         own = self.numbers
         if own is None:
             return None
-        tensor_scale = isinstance(own, Float4) and own.tensor is not TensorScale.NONE
-        if tensor_scale and isinstance(numbers, Float4) and numbers.scale is own.scale:
+        if own.tensor is not TensorScale.NONE and isinstance(numbers, Float4) and numbers.scale is own.scale:
             return self
         return self if own.holds(numbers) else None
 

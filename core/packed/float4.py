@@ -72,9 +72,7 @@ def find_modelopt(
             )
         shape = (codes.rows, 2 * codes.columns)
         _check_groups(codes, shape, MODELOPT_NVFP4)
-        weight = packed_weight(
-            checkpoint, tensors, base, shape, MODELOPT_NVFP4, "ModelOpt", extra=(".input_scale",)
-        )
+        weight = packed_weight(checkpoint, tensors, base, shape, MODELOPT_NVFP4, "ModelOpt", extra=(".input_scale",))
         found.append(weight)
     lost = sorted(second - {w.name for w in found})
     if lost:

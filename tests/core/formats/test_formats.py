@@ -18,6 +18,7 @@ from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 EVERY = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f"{f.container}-{f.name}")
 SCALED = pytest.mark.parametrize("fmt", [f for f in FORMATS if f.contract.scale], ids=lambda f: f.name)
 METHODS = tuple(Method)
+FLOAT4 = {"nvfp4a16", "mxfp4a16"}
 
 
 def unit(fmt: Format) -> int:
@@ -80,7 +81,7 @@ def test_the_list_is_whole() -> None:
     assert len(set(names)) == len(names)
     assert {name for container, name in names if container == "gguf"} == set(BLOCK_KINDS)
     schemes = {f"w{b}a16-{g}{s}" for b in range(2, 9) for g in ("g32", "g64", "g128", "channel") for s in ("", "-asym")}
-    assert {name for container, name in names if container == "safetensors"} == schemes | set(PLAIN_KINDS)
+    assert {name for container, name in names if container == "safetensors"} == schemes | FLOAT4 | set(PLAIN_KINDS)
 
 
 @EVERY
