@@ -13,6 +13,7 @@ from core.export.ecosystem import Ecosystem
 from core.export.ecosystems import ECOSYSTEMS
 from core.formats import FORMATS, Format, find_format
 from core.formats.coded import Coded
+from core.formats.numbers import Integers
 from core.models.gguf_tensors import MappedTensor
 from core.models.shape import ModelShape
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
@@ -37,6 +38,7 @@ class Fate:
     """What a tensor becomes. format None: its stored bytes are copied as they are. lossless: its codes are.
 
     rounding: of such codes, by how much of itself a value may change (`Format.rounding`).
+    alone: it was decided by values of this tensor, and others that are like it may fare otherwise.
     """
 
     format: Format | None
@@ -44,6 +46,7 @@ class Fate:
     fallback: bool = False
     lossless: bool = False
     rounding: float = 0.0
+    alone: bool = False
 
 
 def decide(
@@ -88,7 +91,8 @@ def decide(
                 if mixed
                 else _decide_folder(target, recipe, t, rule, why)
             )
-            known[key] = fate
+            if not fate.alone:
+                known[key] = fate
         fates[t.name] = fate
     return [fates[t.name] for t in tensors]
 
@@ -158,13 +162,14 @@ def _smaller_groups(wanted: Format) -> list[Coded]:
 def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: Iterable[Format]) -> Fate:
     problem = wanted.accepts(t.shape)
     if not problem:
-        if t.numbers is not None and (same := wanted.for_numbers(t.numbers)):
+        same, looked = _lossless(wanted, t)
+        if same is not None and t.numbers is not None:
             rounding = same.rounding(t.numbers)
             reason = "the same numbers, packed another way: nothing is lost"
             if rounding:
                 reason = "the same codes, packed another way; the tensor's scale is stored as its reciprocal"
-            return Fate(same, reason, lossless=True, rounding=rounding)
-        return Fate(wanted, reason)
+            return Fate(same, reason, lossless=True, rounding=rounding, alone=looked)
+        return Fate(wanted, reason, alone=looked)
     if misfit is Misfit.STOP:
         raise UserError(
             f"'{t.name}' can not be {wanted.name}: {problem}.",
@@ -176,6 +181,19 @@ def _fit(wanted: Format, reason: str, t: MappedTensor, misfit: Misfit, smaller: 
                 return Fate(f, f"{wanted.name} does not fit: {problem}", fallback=True)
     kept = _sixteen(t, wanted.container, f"{wanted.name} does not fit: {problem}")
     return replace(kept, fallback=True)
+
+
+def _lossless(wanted: Format, t: MappedTensor) -> tuple[Format | None, bool]:
+    """The format if it can take the source's codes over; and whether its scales had to be looked at for that."""
+    if t.numbers is None:
+        return None, False
+    if same := wanted.for_numbers(t.numbers):
+        return same, False
+    own = wanted.numbers
+    if not isinstance(own, Integers) or not isinstance(t.numbers, Integers) or own.scale is t.numbers.scale:
+        return None, False
+    same = wanted.for_numbers(replace(t.numbers, scale=own.scale))
+    return (same if same is not None and t.scales_fit(own.scale) else None), same is not None
 
 
 def _sixteen(t: MappedTensor, container: str, why: str) -> Fate:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import Enum
 from math import prod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from core.contract import ElementType
     from core.formats.numbers import Numbers
 
 
@@ -42,7 +44,8 @@ class TensorInfo:
     layer: decoder layer or None. expert: index of the expert, or None; fused 3-D expert tensors have None and
     `experts` > 0. tied_to: name of the tensor it shares its storage with, else ''. packed: it is made of several stored
     tensors, and `dtype` is a label of their format ('int4 g128'); it has values, and no bytes of its own.
-    numbers: what its codes stand for, where they can be taken over into another format as they are.
+    numbers: what its codes stand for, where they can be taken over into another format as they are. scales_fit: whether
+    each of its scales is a value of another float type, which is only known from the scales: calling it reads them.
     """
 
     name: str
@@ -58,6 +61,7 @@ class TensorInfo:
     tied_to: str = ""
     packed: bool = False
     numbers: Numbers | None = None
+    scales_fit: Callable[[ElementType], bool] | None = field(default=None, compare=False, repr=False)
 
     @property
     def values(self) -> int:

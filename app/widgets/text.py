@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 
 from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QAction, QGuiApplication, QPainter, QPaintEvent
@@ -13,17 +12,12 @@ from PySide6.QtWidgets import QGridLayout, QLabel, QSizePolicy, QStyle, QStyleOp
 from app.theme import BASE, SPACE_1, SPACE_4, mono_font
 from app.widgets.basics import label, set_role
 from core.units import format_bytes
-from resources import glossary
-
-
-@lru_cache(maxsize=1)
-def _glossary() -> Mapping[str, str]:
-    return {term.casefold(): text for term, text in glossary().items()}
+from resources import meaning
 
 
 def explain(term: str) -> str:
     """What the glossary says about a term, in any case; '' when it has no entry."""
-    return _glossary().get(term.casefold(), "")
+    return meaning(term)
 
 
 def term(word: str, shown: str = "", role: str = "") -> QLabel:

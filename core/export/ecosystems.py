@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from core.export.awq import AwqFolders
 from core.export.compressed_tensors import CompressedTensors
 from core.export.ecosystem import Ecosystem
+from core.export.gptq import GptqFolders
 
-ECOSYSTEMS: dict[str, Ecosystem] = {e.name: e for e in (CompressedTensors(),)}
+ECOSYSTEMS: dict[str, Ecosystem] = {e.name: e for e in (CompressedTensors(), GptqFolders(), AwqFolders())}

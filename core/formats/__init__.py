@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from core.errors import UserError
+from core.formats.awq import AWQ
 from core.formats.base import EncodeOptions, Format, Method
 from core.formats.float4_packed import COMPRESSED_FLOAT4
 from core.formats.ggml import GGML_FORMATS
+from core.formats.gptq import GPTQ
 from core.formats.pack_quantized import PACK_QUANTIZED
 from core.formats.plain import PLAIN
 
-FORMATS: tuple[Format, ...] = (*GGML_FORMATS, *PACK_QUANTIZED, *COMPRESSED_FLOAT4, *PLAIN)
+FORMATS: tuple[Format, ...] = (*GGML_FORMATS, *PACK_QUANTIZED, *COMPRESSED_FLOAT4, *GPTQ, *AWQ, *PLAIN)
 
 _BY_NAME = {(f.container, f.name.lower()): f for f in FORMATS}
 

@@ -51,7 +51,8 @@ class Format(ABC):
     A tensor is encoded in row blocks: `encode` of consecutive blocks, each put where `Part.run` says, equals `encode`
     of the whole, as long as each block but the last has a multiple of `unit_rows` rows. Rows that are too long to be
     held are encoded in pieces that end at multiples of 1024 columns.
-    ecosystem: of `core.export.ecosystems`, for folders; '' where any can store it. fuses: one scale serves all matrices
+    ecosystem: of `core.export.ecosystems`, for folders; '' where any can store it. numbers: what its codes stand for,
+    where codes of another packing can be taken over as they are. fuses: one scale serves all matrices
     that runtimes fuse (query, key and value; gate and up).
     """
 
@@ -59,6 +60,7 @@ class Format(ABC):
     container: str  # 'gguf' or 'safetensors'
     contract: NumericContract
     ecosystem: str = ""
+    numbers: Numbers | None = None
     needs_amax: bool = False
     needs_input: bool = False
     fuses: bool = False

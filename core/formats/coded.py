@@ -23,6 +23,7 @@ class Coded(Format):
     """
 
     container = "safetensors"
+    numbers: Numbers
     zero_bias = 0  # what a stored zero point of 0 stands for
 
     def __init__(self, name: str, numbers: Numbers, packing: str, summary: str, family: str) -> None:

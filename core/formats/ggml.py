@@ -21,6 +21,7 @@ from core.contract import (
 from core.formats.base import EncodeOptions, Format, Method
 from core.formats.float4 import LEVELS as E2M1
 from core.formats.float4 import RECIPROCAL, Float4, TensorScale, power_scale, smallest_amax
+from core.formats.ggml_integers import INTEGER_BLOCKS, integer_blocks
 from core.formats.numbers import Codes, Numbers
 from core.parts import ONE, Axis, Part
 from kernels import families, layouts, ops
@@ -127,7 +128,8 @@ CONTRACTS: tuple[tuple[NumericContract, float], ...] = (
 
 
 # Types whose blocks hold the codes of other packings as they are.
-_NUMBERS: dict[str, Float4] = {
+_NUMBERS: dict[str, Numbers] = {
+    **INTEGER_BLOCKS,
     "MXFP4": Float4(ElementType.F8_E8M0),
     "NVFP4": Float4(ElementType.F8_E4M3, TensorScale.FACTOR),
 }
@@ -203,15 +205,18 @@ class GgmlBlock(Format):
         own = self.numbers
         if own is None:
             return None
-        if own.tensor is not TensorScale.NONE and isinstance(numbers, Float4) and numbers.scale is own.scale:
-            return self
+        if isinstance(own, Float4) and own.tensor is not TensorScale.NONE and isinstance(numbers, Float4):
+            return self if numbers.scale is own.scale else None
         return self if own.holds(numbers) else None
 
     def rounding(self, numbers: Numbers) -> float:
-        return 0.0 if self.numbers is None or self.numbers.holds(numbers) else RECIPROCAL
+        own = self.numbers
+        return RECIPROCAL if isinstance(own, Float4) and not own.holds(numbers) else 0.0
 
     def pack(self, codes: Codes) -> tuple[np.ndarray, ...]:
         """Raises ValueError for scales that these blocks have not: negative ones and NaN in NVFP4."""
+        if self.name in INTEGER_BLOCKS:
+            return (integer_blocks(self.name, codes),)
         blocks = families.blocks_from_fp4(codes.codes, codes.scales, self.name)
         if self.contract.tensor_scale is None:
             return (blocks,)

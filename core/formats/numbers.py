@@ -176,6 +176,13 @@ class Integers(Numbers):
         """Half a step, one step where the positive end has no code; and a little for the scale's own rounding."""
         return 2.2 / ((1 << self.bits) - 1) + 2**-8
 
+    def floor(self, options: EncodeOptions) -> float:
+        """Scales in float16 are never below 2^-24, so that is how fine the codes of a small group can be."""
+        if self.scale is not ElementType.F16:
+            return super().floor(options)
+        bound = self.error_bound if options.method is Method.SEARCH else self.rounding_bound()
+        return (1 << self.bits) * 2.0**-24 / bound
+
     def contract(self, name: str, packing: str) -> NumericContract:
         half = 1 << (self.bits - 1)
         return NumericContract(

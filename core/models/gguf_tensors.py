@@ -12,6 +12,7 @@ import numpy as np
 
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.hf import same_samples
+from core.contract import ElementType
 from core.errors import UserError
 from core.formats.numbers import Numbers
 from core.models.config import DecoderConfig, read_config
@@ -93,6 +94,10 @@ class MappedTensor:
         if first is None or self.add or (self.permute_heads and first.tile > 1):
             return None
         return first if all(p.tensor.numbers == first for p in self.pieces) else None
+
+    def scales_fit(self, dtype: ElementType) -> bool:
+        """Whether each scale of its sources, which have `numbers`, is a value of that float type. Reads them."""
+        return all(p.tensor.scales_fit is not None and p.tensor.scales_fit(dtype) for p in self.pieces)
 
     @cached_property
     def source_bytes(self) -> int:

@@ -98,4 +98,5 @@ def _info(w: PackedWeight) -> TensorInfo:
         experts=named.experts,
         packed=True,
         numbers=w.format.numbers if w.order is None else None,
+        scales_fit=w.scales_fit,
     )

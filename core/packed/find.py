@@ -7,14 +7,20 @@ from typing import Any
 
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantization_config
-from core.packed import compressed_tensors, float4
+from core.packed import awq, compressed_tensors, float4, gptq
 from core.packed.weight import PackedWeight
 from core.tensor_info import TensorInfo
 
 # Given the checkpoint, the tensors that no scheme before it has claimed, and config.json's word on quantization ({}).
 Scheme = Callable[[Checkpoint, Mapping[str, TensorInfo], Mapping[str, Any]], list[PackedWeight]]
 
-SCHEMES: tuple[Scheme, ...] = (compressed_tensors.find, float4.find_compressed, float4.find_modelopt)
+SCHEMES: tuple[Scheme, ...] = (
+    compressed_tensors.find,
+    float4.find_compressed,
+    float4.find_modelopt,
+    gptq.find,
+    awq.find,
+)
 
 
 def find_packed(checkpoint: Checkpoint) -> list[PackedWeight]:

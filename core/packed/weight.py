@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from core.checkpoint.base import Checkpoint, Columns
+from core.contract import ElementType
 from core.errors import UserError
 from core.formats.coded import Coded
 from core.formats.numbers import Codes
 from core.tensor_info import TensorInfo
+from kernels import ops
 
 AGAIN = "Download the model again, or use the checkpoint that it was made from."
+PIECE = 1 << 20  # scales looked at in one go
 _SAME = {"U32": "I32", "U8": "U8", "F4": "U8", "F8_E8M0": "U8"}  # names under which the same bits are stored
 
 
@@ -33,6 +36,7 @@ class PackedWeight:
     sources: tuple[TensorInfo, ...]
     order: np.ndarray | None = None
     extra: tuple[TensorInfo, ...] = ()  # belong to it, hold no numbers of it
+    _fits: dict[ElementType, bool] = field(default_factory=dict, init=False)
 
     @property
     def label(self) -> str:
@@ -54,8 +58,23 @@ class PackedWeight:
             else self.checkpoint.read_run(source, part.run(self.shape, (first, last), (0, columns)))
             for part, source in zip(self.format.parts(self.shape), self.sources, strict=True)
         ]
-        found = self.format.unpack(raw, last - first, columns)
+        try:
+            found = self.format.unpack(raw, last - first, columns)
+        except ValueError as problem:
+            raise UserError(f"'{self.name}' can not be read: {problem}.", AGAIN) from None
         return found if (first, last) == (start, stop) else found.rows(start - first, stop - first)
+
+    def scales_fit(self, dtype: ElementType) -> bool:
+        """Whether each of its scales is a value of that float type. Reads them, the first time."""
+        if dtype not in self._fits:
+            parts = zip(self.format.parts(self.shape), self.sources, strict=True)
+            of = next(source for part, source in parts if "scale" in part.suffix)
+            step = max(1, PIECE // max(1, of.columns))
+            pieces = (self.checkpoint.read_rows(of, at, min(at + step, of.rows)) for at in range(0, of.rows, step))
+            self._fits[dtype] = all(
+                np.array_equal(x, ops.to_float32(ops.from_float32(x, dtype.label), dtype.label)) for x in pieces
+            )
+        return self._fits[dtype]
 
     def values(self, start: int, stop: int, columns: Columns | None = None) -> np.ndarray:
         """float32 [R, K], or the columns asked for."""

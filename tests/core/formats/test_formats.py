@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
-from math import gcd
-
 import gguf
 import numpy as np
 import pytest
 
 from core.contract import PerChannel
 from core.formats import FORMATS, EncodeOptions, Format, Method, find_format
-from core.formats.pack_quantized import PackQuantized
+from core.formats.coded import Coded
 from core.parts import Run
 from kernels import dispatch
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 
+
+def one_group_size(formats: tuple[Format, ...]) -> list[Format]:
+    """Without those that differ from another only in the size of their groups; the smallest stays, and whole rows."""
+    kept: list[Format] = []
+    for f in sorted(formats, key=lambda f: f.numbers.group if isinstance(f, Coded) else 0):
+        near = [g for g in kept if isinstance(f, Coded) and type(g) is type(f) and g.numbers.group and f.like(g)]
+        if not near:
+            kept.append(f)
+    return kept
+
+
+SOME = one_group_size(FORMATS)
 EVERY = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f"{f.container}-{f.name}")
-SCALED = pytest.mark.parametrize("fmt", [f for f in FORMATS if f.contract.scale], ids=lambda f: f.name)
+KIND = pytest.mark.parametrize("fmt", SOME, ids=lambda f: f"{f.container}-{f.name}")
+SCALED = pytest.mark.parametrize("fmt", [f for f in SOME if f.contract.scale], ids=lambda f: f.name)
 METHODS = tuple(Method)
 FLOAT4 = {"nvfp4a16", "mxfp4a16"}
 
 
 def unit(fmt: Format) -> int:
     """The shortest row that the format takes: its block or group, or, for one scale a row, whole words of codes."""
-    if isinstance(fmt, PackQuantized) and not fmt.group:
-        return 32 // gcd(32, fmt.bits)
+    if isinstance(fmt, Coded) and not fmt.numbers.group:
+        return 32
     return max(fmt.contract.block, getattr(fmt.contract.granularity, "size", 1))
 
 
@@ -80,8 +91,11 @@ def test_the_list_is_whole() -> None:
     names = [(f.container, f.name) for f in FORMATS]
     assert len(set(names)) == len(names)
     assert {name for container, name in names if container == "gguf"} == set(BLOCK_KINDS)
-    schemes = {f"w{b}a16-{g}{s}" for b in range(2, 9) for g in ("g32", "g64", "g128", "channel") for s in ("", "-asym")}
-    assert {name for container, name in names if container == "safetensors"} == schemes | FLOAT4 | set(PLAIN_KINDS)
+    groups = ("g32", "g64", "g128", "channel")
+    schemes = {f"w{b}a16-{g}{s}" for b in range(2, 9) for g in groups for s in ("", "-asym")} | FLOAT4
+    schemes |= {f"gptq-{b}bit-{g}{s}" for b in (2, 3, 4, 8) for g in groups for s in ("", "-asym", "-asym-v2")}
+    schemes |= {f"awq-{g}" for g in ("g32", "g64", "g128")}
+    assert {name for container, name in names if container == "safetensors"} == schemes | set(PLAIN_KINDS)
 
 
 @EVERY
@@ -111,7 +125,7 @@ def test_the_contract_says_how_many_bits_a_value_takes(fmt: Format) -> None:
         assert (c.block, c.effective_bits) == (LAYOUTS[fmt.name].block, LAYOUTS[fmt.name].bits)
 
 
-@EVERY
+@KIND
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_comes_back_is_within_the_bound(fmt: Format, kind: str) -> None:
     for blocks in (1, 2, 17):
@@ -135,7 +149,7 @@ def test_the_bound_is_not_met_by_a_floor(fmt: Format, kind: str) -> None:
     assert fmt.bound_floor(options_for(x)) < np.abs(x).reshape(-1, fmt.bound_group(x.shape[1])).max(axis=1).min()
 
 
-@EVERY
+@KIND
 def test_row_blocks_appended_are_the_whole(fmt: Format) -> None:
     columns = 2 * unit(fmt)
     rows = 3 * fmt.unit_rows((1, columns)) + 5
@@ -159,7 +173,7 @@ def test_row_blocks_appended_are_the_whole(fmt: Format) -> None:
             assert [g.tobytes() for g in got] == [w.tobytes() for w in want]
 
 
-@EVERY
+@KIND
 def test_each_matrix_of_a_stack_has_its_place(fmt: Format) -> None:
     """Experts [E, N, K] are encoded one by one, each with its own largest value."""
     shape = (3, 4, unit(fmt))
@@ -179,7 +193,7 @@ def test_each_matrix_of_a_stack_has_its_place(fmt: Format) -> None:
         assert np.array_equal(got, round_trip(fmt, matrix, options_for(matrix)))
 
 
-@EVERY
+@KIND
 def test_rows_do_not_depend_on_each_other(fmt: Format) -> None:
     for blocks in (1, 3, 15, 16, 17):  # around the lanes of every instruction set
         x = values("usual", blocks * unit(fmt), 4)
@@ -188,7 +202,7 @@ def test_rows_do_not_depend_on_each_other(fmt: Format) -> None:
         assert np.array_equal(round_trip(fmt, x, options), each)
 
 
-@EVERY
+@KIND
 def test_a_view_is_encoded_as_its_copy(fmt: Format) -> None:
     x = values("usual", 4 * unit(fmt), 8)
     for view in (x[::2], x[:, : 2 * unit(fmt)], np.asfortranarray(x), x[::-1]):
@@ -197,7 +211,7 @@ def test_a_view_is_encoded_as_its_copy(fmt: Format) -> None:
         assert [p.tobytes() for p in stored(fmt, view, options)] == [p.tobytes() for p in want]
 
 
-@EVERY
+@KIND
 def test_the_reference_has_the_same_bytes(fmt: Format) -> None:
     for kind in KINDS:
         x = values(kind, 2 * unit(fmt))
@@ -220,7 +234,7 @@ def test_gguf_decodes_the_same(fmt: Format) -> None:
     assert np.array_equal(round_trip(fmt, x, options_for(x)), want)
 
 
-@EVERY
+@KIND
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_nan_and_inf_are_refused_where_they_would_spoil_a_scale(fmt: Format, bad: float) -> None:
     x = values("usual", 2 * unit(fmt))
@@ -237,9 +251,10 @@ def test_nan_and_inf_are_refused_where_they_would_spoil_a_scale(fmt: Format, bad
 @SCALED
 def test_a_shape_that_does_not_fit_is_refused_in_one_clause(fmt: Format) -> None:
     whole = unit(fmt)
-    assert fmt.accepts((4, whole)) == ""
-    assert f"{whole + 1:,}" in fmt.accepts((4, whole + 1))
-    for shape in ((4, whole + 1), (0, whole), (4, 0), ()):
+    rows = 4 * fmt.unit_rows((4, whole))
+    assert fmt.accepts((rows, whole)) == ""
+    assert f"{whole + 1:,}" in fmt.accepts((rows, whole + 1))
+    for shape in ((rows, whole + 1), (0, whole), (rows, 0), ()):
         clause = fmt.accepts(shape)
         assert clause
         assert clause[0].islower()
