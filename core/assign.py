@@ -130,6 +130,8 @@ def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, rule: Rule |
     if rule is not None and rule.format.lower() == KEEP:
         return kept(rule.why)
     ecosystem = ECOSYSTEMS[target.ecosystem]
+    if not isinstance(find_format(target.base, "safetensors"), Coded) and rule is None:
+        return _plain(t, ecosystem)
     if not _folder_quantizable(t, ecosystem):
         return kept("experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t))
     if rule is None:
@@ -148,6 +150,15 @@ def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, rule: Rule |
                 "Choose a format of the same kind for the rule, or another target.",
             )
     return _fit(wanted, reason, t, recipe.misfit, _smaller_groups(wanted))
+
+
+def _plain(t: MappedTensor, ecosystem: Ecosystem) -> Fate:
+    """In a folder of 16 bits: what is packed is unpacked, and matrices of more bits lose them."""
+    if t.packed:
+        return Fate(find_format("BF16", "safetensors"), "it is unpacked")
+    if t.dtype in ("F32", "F64") and _folder_quantizable(t, ecosystem):
+        return Fate(find_format("BF16", "safetensors"), "the target's 16 bits")
+    return Fate(None, "it is not packed")
 
 
 def _smaller_groups(wanted: Format) -> list[Coded]:

@@ -14,7 +14,7 @@ from core.formats.coded import Coded
 class Kind(Enum):
     """mix: different types for different tensors, by llama.cpp's rules. type: one type wherever it fits.
 
-    scheme: one format of a folder for every linear layer.
+    scheme: one format of a folder for every linear layer, or, for a plain folder, for all that is packed.
     """
 
     MIX = "mix"
@@ -84,7 +84,11 @@ TARGETS: tuple[Target, ...] = (
     _type("MXFP4", "4-bit floats with a power-of-two scale, blocks of 32"),
     _type("NVFP4", "4-bit floats with an 8-bit float scale, blocks of 16"),
     *(_scheme(f) for f in FORMATS if isinstance(f, Coded)),
-)
+    Target(
+        "hf-bf16", "safetensors", Kind.SCHEME, "BF16", -1,
+        "16-bit floats in a plain folder: what is packed is unpacked", "plain",
+    ),
+)  # fmt: skip
 
 _BY_NAME = {t.name.lower(): t for t in TARGETS}
 

@@ -94,7 +94,9 @@ def family(format_name: str) -> str:
         return _FAMILIES[name.upper()]
     target = find_target(name)
     base = find_format(target.base, target.container)
-    return base.family if isinstance(base, Coded) else _FAMILIES[target.base]
+    if isinstance(base, Coded):
+        return base.family
+    return target.name if target.is_folder else _FAMILIES[target.base]
 
 
 @lru_cache(maxsize=4096)  # the window asks for all of them at every change of model or device

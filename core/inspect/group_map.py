@@ -14,6 +14,7 @@ from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.dtypes import row_bytes
 from core.checkpoint.reading import PIECE
 from core.formats import EncodeOptions
+from core.errors import UserError
 from core.formats.coded import Coded
 from core.inspect.coded_bits import Window, read_coded
 from core.inspect.group_bits import read_blocks, with_original
@@ -121,6 +122,11 @@ def _stored_array(checkpoint: Checkpoint, t: TensorInfo) -> StoredArray:
 def _stored_packed(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: int) -> GroupMap:
     assert isinstance(checkpoint, UnpackedCheckpoint)
     weight = checkpoint.packed[tensor.name]
+    if weight.transposed:
+        raise UserError(
+            f"'{tensor.name}' is stored with rows and columns exchanged, so that its bits are not shown.",
+            "Look at another tensor.",
+        )
     unit = weight.format.unit_rows(weight.shape)
     rows = (row // unit * unit, min(weight.shape[0], row // unit * unit + unit))
     raw, runs = [], []

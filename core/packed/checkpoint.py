@@ -97,6 +97,6 @@ def _info(w: PackedWeight) -> TensorInfo:
         expert=named.expert,
         experts=named.experts,
         packed=True,
-        numbers=w.format.numbers if w.order is None else None,
+        numbers=None if w.transposed or w.order is not None else w.format.numbers,
         scales_fit=w.scales_fit,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,19 +25,23 @@ _SAME = {"U32": "I32", "U8": "U8", "F4": "U8", "F8_E8M0": "U8"}  # names under w
 class PackedWeight:
     """name: of the weight in the model, '….weight'; shape: [N, K]. sources: the tensor of each part of the format.
 
+    transposed: rows of the model are no rows of what is stored, so that it has values only (`core.packed.gpt_oss`).
+
     order: int64 [K], where columns are stored in another order than they are used in: stored column j is column
     order[j]; None: as they are. `codes` come as they are stored, `values` as they are used.
     """
 
     checkpoint: Checkpoint
     name: str
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     format: Coded
     scheme: str
     sources: tuple[TensorInfo, ...]
     order: np.ndarray | None = None
     extra: tuple[TensorInfo, ...] = ()  # belong to it, hold no numbers of it
     _fits: dict[ElementType, bool] = field(default_factory=dict, init=False)
+
+    transposed: ClassVar[bool] = False
 
     @property
     def label(self) -> str:

@@ -20,6 +20,8 @@ Build = Callable[[PackedWeight, int, int, Reading], Matrix]
 
 def packed_matrix(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
     """Rows start…stop of a weight. Raises NoLayout, before anything is read, where the engine has no layout for it."""
+    if weight.transposed:
+        raise NoLayout("the engine has no layout for rows and columns exchanged")
     if weight.order is not None:
         raise NoLayout("the engine has no layout for columns in an order of their own")
     build = _BUILD.get(type(weight.format.numbers))
