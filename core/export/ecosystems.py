@@ -8,4 +8,6 @@ from core.export.ecosystem import Ecosystem
 from core.export.gptq import GptqFolders
 from core.export.plain import PlainFolder
 
-ECOSYSTEMS: dict[str, Ecosystem] = {e.name: e for e in (CompressedTensors(), GptqFolders(), AwqFolders(), PlainFolder())}
+ECOSYSTEMS: dict[str, Ecosystem] = {
+    e.name: e for e in (CompressedTensors(), GptqFolders(), AwqFolders(), PlainFolder())
+}

@@ -13,8 +13,8 @@ from core.blocks import LONG_ROW, Block, encode, encoded_runs, read_block, split
 from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.dtypes import row_bytes
 from core.checkpoint.reading import PIECE
-from core.formats import EncodeOptions
 from core.errors import UserError
+from core.formats import EncodeOptions
 from core.formats.coded import Coded
 from core.inspect.coded_bits import Window, read_coded
 from core.inspect.group_bits import read_blocks, with_original

@@ -59,11 +59,14 @@ class GptOssWeight(PackedWeight):
 
 def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list[PackedWeight]:
     """Every '…experts.gate_up_proj_blocks' and '…down_proj_blocks' with its scales."""
-    return [
-        _experts(checkpoint, tensors, t)
-        for t in tensors.values()
-        if t.name.endswith("_proj_blocks") and ".experts." in t.name
-    ]
+    blocks = [t for t in tensors.values() if t.name.endswith("_proj_blocks") and ".experts." in t.name]
+    method = str(config.get("quant_method") or "mxfp4").lower()
+    if blocks and method != "mxfp4":
+        raise UserError(
+            f"'{blocks[0].name}' is packed as gpt-oss does it, but config.json says '{method}'.",
+            "Use the config.json that belongs to these weights, or download the model again.",
+        )
+    return [_experts(checkpoint, tensors, t) for t in blocks]
 
 
 def _experts(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], blocks: TensorInfo) -> PackedWeight:

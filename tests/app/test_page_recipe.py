@@ -19,7 +19,8 @@ from app.pages.recipe.contract_card import contract_fields
 from app.pages.recipe.numbers import Scheme, scheme_of
 from core.checkpoint import open_checkpoint
 from core.contract import NumericContract
-from core.formats import FORMATS, Method
+from core.formats import FORMATS, Method, find_format
+from core.formats.pack_quantized import PackQuantized
 from core.plan import Action, make_plan
 from core.recipe import KeepGroup, Misfit, Recipe, Rule
 from core.targets import TARGETS, find_target
@@ -234,7 +235,7 @@ def test_numbers_of_a_scheme(recipe, window, qtbot) -> None:  # type: ignore[no-
 def test_scheme_names() -> None:
     for target in TARGETS:
         scheme = scheme_of(target.name)
-        assert (scheme is not None) == target.is_folder
+        assert (scheme is not None) == isinstance(find_format(target.base, target.container), PackQuantized)
         assert scheme is None or scheme.name == target.name
     assert scheme_of("w8a16-channel-asym") == Scheme("8", "channel", symmetric=False)
 

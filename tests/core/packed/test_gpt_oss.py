@@ -84,7 +84,11 @@ def test_values_are_those_of_transformers_in_any_window(folder: Path) -> None:
             assert (t.layer, t.experts) == (0, EXPERTS)
             rows = want.float().reshape(-1, want.shape[-1]).numpy()
             assert np.array_equal(checkpoint.read_rows(t), rows)
-            for start, stop, columns in ((0, 1, (0, 5)), (33, 70, (7, 40)), (t.shape[1] - 1, 2 * t.shape[1] + 3, (1, 9))):
+            for start, stop, columns in (
+                (0, 1, (0, 5)),
+                (33, 70, (7, 40)),
+                (t.shape[1] - 1, 2 * t.shape[1] + 3, (1, 9)),
+            ):
                 assert np.array_equal(checkpoint.read_rows(t, start, stop, columns), rows[start:stop, slice(*columns)])
         assert not [t.name for t in checkpoint.tensors if t.name.endswith(("_blocks", "_scales"))]
         with pytest.raises(UserError, match="rows and columns exchanged"):
@@ -116,8 +120,14 @@ def test_a_plain_folder_of_it_computes_the_same(folder: Path, tmp_path: Path) ->
     ("change", "named"),
     [
         (lambda a: a.pop(NAME + "down_proj_scales"), "down_proj_scales'"),
-        (lambda a: a.update({NAME + "down_proj_scales": torch.zeros(EXPERTS, HIDDEN, 2, dtype=torch.uint8)}), "_scales'"),
-        (lambda a: a.update({NAME + "down_proj_blocks": torch.zeros(EXPERTS, HIDDEN, 48, dtype=torch.uint8)}), "no blocks"),
+        (
+            lambda a: a.update({NAME + "down_proj_scales": torch.zeros(EXPERTS, HIDDEN, 2, dtype=torch.uint8)}),
+            "_scales'",
+        ),
+        (
+            lambda a: a.update({NAME + "down_proj_blocks": torch.zeros(EXPERTS, HIDDEN, 48, dtype=torch.uint8)}),
+            "no blocks",
+        ),
         (lambda a: a.update({NAME + "down_proj": torch.zeros(EXPERTS, WIDE, HIDDEN)}), "a second time"),
     ],
 )
