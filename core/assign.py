@@ -11,7 +11,7 @@ from core import mixes
 from core.errors import UserError
 from core.export.ecosystem import Ecosystem
 from core.export.ecosystems import ECOSYSTEMS
-from core.formats import FORMATS, Format, find_format
+from core.formats import FORMATS, Format, Method, find_format
 from core.formats.coded import Coded
 from core.formats.numbers import Integers
 from core.models.gguf_tensors import MappedTensor
@@ -91,10 +91,23 @@ def decide(
                 if mixed
                 else _decide_folder(target, recipe, t, rule, why)
             )
+            _check_method(recipe, fate)
             if not fate.alone:
                 known[key] = fate
         fates[t.name] = fate
     return [fates[t.name] for t in tensors]
+
+
+def _check_method(recipe: Recipe, fate: Fate) -> None:
+    """Raise UserError where a format's numbers can not be chosen in the way that the recipe wants."""
+    form = fate.format
+    if form is None or form.contract.scale is None or fate.lossless or recipe.method in form.methods:
+        return
+    names = ", ".join(m.value for m in Method if m in form.methods)
+    raise UserError(
+        f"{form.name} has no groups with zero points of their own, which {recipe.method.value} chooses.",
+        f"Choose another method ({names}), or a target with zero points such as w4a16-g64-asym.",
+    )
 
 
 def _decide_gguf(
@@ -212,7 +225,11 @@ def _sixteen(t: MappedTensor, container: str, why: str) -> Fate:
     since it can not overflow."""
     dtype = t.dtype
     if container == "safetensors":
-        return Fate(find_format("BF16", container) if t.packed else None, why)
+        if t.packed:
+            return Fate(find_format("BF16", container), why)
+        if t.identity:
+            return Fate(None, why)
+        return Fate(find_format(dtype if dtype in ("F16", "F32") else "BF16", container), why)  # experts in one tensor
     if dtype in ("F16", "BF16"):
         return Fate(None if t.identity else find_format(dtype, "gguf"), why)
     if dtype in FLOAT_DTYPES or not t.identity or t.packed:
@@ -290,7 +307,7 @@ def _gguf_quantizable(t: MappedTensor) -> bool:
 
 def _folder_quantizable(t: MappedTensor, ecosystem: Ecosystem) -> bool:
     return (
-        ((len(t.shape) == 2 and t.name.endswith(".weight")) or (len(t.shape) == 3 and ecosystem.stacks))
+        ecosystem.takes(t)
         and (t.packed or t.dtype in FLOAT_DTYPES)
         and (t.role in ecosystem.roles or t.role not in (Role.EMBED, Role.NORM, Role.ROPE, Role.CONV, Role.ROUTER))
     )

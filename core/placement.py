@@ -43,9 +43,10 @@ _CACHE: weakref.WeakKeyDictionary[Checkpoint, dict[str, Prepared]] = weakref.Wea
 def prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
     """Names and metadata for the target's container; kept as long as the checkpoint is, since tokenizers are slow."""
     kept = _CACHE.setdefault(checkpoint, {})
-    if target.container not in kept:
-        kept[target.container] = _prepare(checkpoint, target)
-    return kept[target.container]
+    kind = target.ecosystem or target.container
+    if kind not in kept:
+        kept[kind] = _prepare(checkpoint, target)
+    return kept[kind]
 
 
 def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
@@ -57,7 +58,7 @@ def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
                 "Open the original model's folder, or choose a GGUF target such as Q4_K_M.",
             )
         mapped = tuple(t for t in identity_tensors(checkpoint) if not all(s.tied_to for s in t.sources))
-        return Prepared(mapped, model, {})
+        return Prepared(ECOSYSTEMS[target.ecosystem].mapped(checkpoint, mapped), model, {})
     if checkpoint.container is Container.GGUF:
         values: Mapping[str, GGUFValue | bytes] = requantized_metadata(checkpoint, target.file_type)
         mapped = identity_tensors(checkpoint)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
 from core.formats.coded import Coded
+from core.models.gguf_tensors import MappedTensor
 from core.tensor_info import Role, TensorInfo
 
 # Weights of linear layers, which every folder format is made for.
@@ -33,12 +34,14 @@ ALL_EXPERTS = r"re:.*\.experts\..*"
 class Words:
     """config: what config.json gets beside what the source's has; files: (name, content) beside it.
 
-    metadata: of each safetensors file.
+    metadata: of each safetensors file. totals: what the index says beside `total_size`; with any, there is one even for
+    a single file.
     """
 
     config: Mapping[str, Any]
     files: tuple[tuple[str, bytes], ...] = ()
     metadata: Mapping[str, str] = field(default_factory=lambda: {"format": "pt"})
+    totals: Mapping[str, int] = field(default_factory=dict)
 
 
 class Ecosystem(ABC):
@@ -50,6 +53,14 @@ class Ecosystem(ABC):
     name: str
     roles: frozenset[Role] = LINEAR_ROLES
     stacks: bool = False
+
+    def takes(self, tensor: MappedTensor) -> bool:
+        """Whether a format of this kind can store the tensor, as far as its name and axes go."""
+        return (len(tensor.shape) == 2 and tensor.name.endswith(".weight")) or (len(tensor.shape) == 3 and self.stacks)
+
+    def mapped(self, checkpoint: Checkpoint, tensors: Sequence[MappedTensor]) -> tuple[MappedTensor, ...]:
+        """The tensors of a folder, given those of the checkpoint. Raises UserError where some are missing."""
+        return tuple(tensors)
 
     @abstractmethod
     def words(self, checkpoint: Checkpoint, chosen: Mapping[str, Coded]) -> Words:

@@ -6,8 +6,9 @@ from core.export.awq import AwqFolders
 from core.export.compressed_tensors import CompressedTensors
 from core.export.ecosystem import Ecosystem
 from core.export.gptq import GptqFolders
+from core.export.mlx import Mlx
 from core.export.plain import PlainFolder
 
 ECOSYSTEMS: dict[str, Ecosystem] = {
-    e.name: e for e in (CompressedTensors(), GptqFolders(), AwqFolders(), PlainFolder())
+    e.name: e for e in (CompressedTensors(), GptqFolders(), AwqFolders(), Mlx(), PlainFolder())
 }

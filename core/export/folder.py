@@ -37,7 +37,7 @@ def folder_layout(
             "Put the model's config.json beside the weights, or choose a GGUF target.",
         )
     words = ecosystem.words(checkpoint, chosen) if chosen else Words({})
-    files, parts, index = safetensors_files(arrays, max_shard, words.metadata)
+    files, parts, index = safetensors_files(arrays, max_shard, words.metadata, words.totals)
     config = {k: v for k, v in checkpoint.config.items() if k not in QUANTIZATION_KEYS}
     extras: list[tuple[str, bytes | Path]] = [("config.json", as_json({**config, **words.config}))]
     if index:

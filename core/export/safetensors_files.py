@@ -23,12 +23,16 @@ SafetensorsArray = tuple[str, Sequence[int], str, int]
 
 
 def safetensors_files(
-    arrays: Sequence[SafetensorsArray], max_shard: int = MAX_SHARD, metadata: Mapping[str, str] | None = None
+    arrays: Sequence[SafetensorsArray],
+    max_shard: int = MAX_SHARD,
+    metadata: Mapping[str, str] | None = None,
+    totals: Mapping[str, int] | None = None,
 ) -> tuple[tuple[OutputFile, ...], tuple[PlacedPart, ...], bytes]:
     """Place arrays, each (name, shape, safetensors dtype, bytes), in one file or in shards of at most `max_shard`.
 
     Arrays of one module stay in one shard; an array larger than a shard gets its own. `PlacedPart.tensor` is the
-    array's index. The third result is the index file's content, b'' for a single file.
+    array's index. The third result is the index file's content, b'' for a single file without `totals`, which are more
+    numbers for it.
     metadata: of each file, {"format": "pt"} when None. Raises UserError when two arrays have the same name.
     """
     counts = Counter(name for name, _, _, _ in arrays)
@@ -51,9 +55,9 @@ def safetensors_files(
             offset += arrays[i][3]
         files.append(OutputFile(name, header, len(header) + size))
     index = b""
-    if len(shards) > 1:
+    if len(shards) > 1 or totals:
         total = sum(nbytes for _, _, _, nbytes in arrays)
-        content = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        content = {"metadata": {"total_size": total, **(totals or {})}, "weight_map": dict(sorted(weight_map.items()))}
         index = json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n"
     return tuple(files), tuple(sorted(parts, key=lambda p: p.tensor)), index
 

@@ -8,10 +8,11 @@ from core.formats.base import EncodeOptions, Format, Method
 from core.formats.float4_packed import COMPRESSED_FLOAT4
 from core.formats.ggml import GGML_FORMATS
 from core.formats.gptq import GPTQ
+from core.formats.mlx import MLX
 from core.formats.pack_quantized import PACK_QUANTIZED
 from core.formats.plain import PLAIN
 
-FORMATS: tuple[Format, ...] = (*GGML_FORMATS, *PACK_QUANTIZED, *COMPRESSED_FLOAT4, *GPTQ, *AWQ, *PLAIN)
+FORMATS: tuple[Format, ...] = (*GGML_FORMATS, *PACK_QUANTIZED, *COMPRESSED_FLOAT4, *GPTQ, *AWQ, *MLX, *PLAIN)
 
 _BY_NAME = {(f.container, f.name.lower()): f for f in FORMATS}
 

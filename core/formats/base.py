@@ -24,6 +24,10 @@ class Method(Enum):
 
     ROUND = "round-to-nearest"
     SEARCH = "clip-search"
+    HALF_QUADRATIC = "half-quadratic"
+
+
+METHODS = frozenset({Method.SEARCH, Method.ROUND})  # that every format with scales knows
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Format(ABC):
     held are encoded in pieces that end at multiples of 1024 columns.
     ecosystem: of `core.export.ecosystems`, for folders; '' where any can store it. numbers: what its codes stand for,
     where codes of another packing can be taken over as they are. fuses: one scale serves all matrices
-    that runtimes fuse (query, key and value; gate and up).
+    that runtimes fuse (query, key and value; gate and up). methods: that can choose its numbers.
     """
 
     name: str  # as the user writes it: 'Q4_K', 'w4a16-g128'
@@ -64,6 +68,7 @@ class Format(ABC):
     needs_amax: bool = False
     needs_input: bool = False
     fuses: bool = False
+    methods: frozenset[Method] = METHODS
     error_bound: float = 0.0  # |x−x̂| ≤ error_bound × largest |x| of the scale's group, whatever the method
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, prod
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Coded(Format):
         self.numbers = numbers
         self.contract = numbers.contract(name, packing)
         self.error_bound = numbers.error_bound
+        self.methods = numbers.methods
 
     @abstractmethod
     def pack(self, codes: Codes) -> tuple[np.ndarray, ...]: ...
@@ -53,14 +54,14 @@ class Coded(Format):
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         """The first part is the payload; others hold scales, or zero points where their name says so, or the shape."""
         main, *beside = self.parts(shape)
-        payload = ceil(shape[0] * shape[1] * self.contract.bits / 8)
+        payload = ceil(prod(shape) * self.contract.bits / 8)
         zeros = sum(p.nbytes for p in beside if "zero" in p.suffix or "bias" in p.suffix)
         header = sum(p.nbytes for p in beside if p.constant)
         scales = sum(p.nbytes for p in beside) - zeros - header
         return ByteCount(payload=payload, scales=scales, zeros=zeros, padding=main.nbytes - payload, header=header)
 
     def bound(self, method: Method) -> float:
-        return self.error_bound if method is Method.SEARCH else self.numbers.rounding_bound()
+        return self.numbers.rounding_bound() if method is Method.ROUND else self.error_bound
 
     def bound_group(self, columns: int) -> int:
         return self.numbers.group or columns

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from core.contract import ElementType, Granularity, NumericContract, PerBlock, PerChannel, PerGroup, PerTensor
-from core.formats.base import EncodeOptions, Method
+from core.formats import half_quadratic
+from core.formats.base import METHODS, EncodeOptions, Method
 from kernels import long_rows, ops
 from kernels.long_rows import ReadPieces, RowScales
 
@@ -22,7 +23,7 @@ class Codes:
     """Rows of a weight. codes: uint8 [R, K], unsigned, or the bytes of 8-bit floats.
 
     scales: [S, G], float32, or uint8 where they are 8-bit floats; each of its rows serves `tile` rows, 0: all of them.
-    zeros: uint8 [R, G], subtracted from codes. offsets: float32 [R, G], added to what is scaled.
+    zeros: uint8 [R, G], or float32 where they are real, subtracted from codes. offsets: float32 [R, G], added to what is scaled.
     tensor_scale: one more factor for all.
     """
 
@@ -130,6 +131,11 @@ class Numbers(ABC):
         return ""
 
     @property
+    def methods(self) -> frozenset[Method]:
+        """How these can be chosen."""
+        return METHODS
+
+    @property
     def granularity(self) -> Granularity:
         if self.tile == 0:
             return PerTensor()
@@ -210,6 +216,10 @@ class Integers(Numbers):
             codes = long_rows.encode_piece(rows, options.rows, self.bits, options.threads)
             zeros = None if self.symmetric else options.rows.zeros.astype(np.uint8)[:, None]
             return Codes(codes, options.rows.scales[:, None], zeros)
+        if options.method is Method.HALF_QUADRATIC:
+            return Codes(
+                *half_quadratic.with_integer_zeros(rows, self.bits, self.size, self.scale.label, options.threads)
+            )
         search = options.method is Method.SEARCH
         size = self.size or rows.shape[1]
         return Codes(
@@ -217,6 +227,10 @@ class Integers(Numbers):
                 rows, self.bits, size, self.symmetric, self.scale.label, search, options.importance, options.threads
             )
         )
+
+    @property
+    def methods(self) -> frozenset[Method]:
+        return METHODS if self.symmetric or not self.size else METHODS | {Method.HALF_QUADRATIC}
 
     def resized(self, group: int) -> Integers:
         return replace(self, size=group)

@@ -127,15 +127,16 @@ def _stored_packed(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column:
             f"'{tensor.name}' is stored with rows and columns exchanged, so that its bits are not shown.",
             "Look at another tensor.",
         )
-    unit = weight.format.unit_rows(weight.shape)
-    rows = (row // unit * unit, min(weight.shape[0], row // unit * unit + unit))
+    shape, row = weight.stored_shape, weight.first_row + row
+    unit = weight.format.unit_rows(shape)
+    rows = (row // unit * unit, min(weight.first_row + weight.shape[0], row // unit * unit + unit))
     raw, runs = [], []
-    for number, (part, source) in enumerate(zip(weight.format.parts(weight.shape), weight.sources, strict=True)):
-        run = part.run(weight.shape, rows, (0, weight.shape[1]))
+    for number, (part, source) in enumerate(zip(weight.format.parts(shape), weight.sources, strict=True)):
+        run = part.run(shape, rows, (0, shape[-1]))
         data = np.empty(0, np.uint8) if part.constant else weight.checkpoint.read_run(source, run)
         raw.append(data)
         stretches = enumerate(data.reshape(run.count, -1)) if data.size else ()
         runs += [(number, run.offset + i * run.stride, stretch) for i, stretch in stretches]
     arrays = tuple(_stored_array(weight.checkpoint, source) for source in weight.sources)
-    window = Window(weight.format, weight.shape, rows, (0, weight.shape[1]), raw)
-    return read_coded(Place(weight.name, weight.shape, row, column), StoredBytes(arrays, runs), window)
+    window = Window(weight.format, shape, rows, (0, shape[-1]), raw)
+    return read_coded(Place(weight.name, shape, row, column), StoredBytes(arrays, runs), window)

@@ -41,12 +41,15 @@ class UnpackedCheckpoint(Checkpoint):
         self.config, self.side_files, self.architecture = stored.config, stored.side_files, stored.architecture
         self.notes = getattr(stored, "notes", ())
         self.packed = {w.name: w for w in weights}
-        place = {w.sources[0].name: w for w in weights}
+        place: dict[str, list[PackedWeight]] = {}
+        for w in weights:
+            place.setdefault(w.sources[0].name, []).append(w)
         parts = {t.name for w in weights for t in (*w.sources, *w.extra)}
         self.tensors = tuple(
-            _info(place[t.name]) if t.name in place else t
+            info
             for t in stored.tensors
             if t.name in place or t.name not in parts
+            for info in (map(_info, place[t.name]) if t.name in place else (t,))
         )
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantization_config
-from core.packed import awq, compressed_tensors, float4, gpt_oss, gptq
+from core.packed import awq, compressed_tensors, float4, gpt_oss, gptq, mlx
 from core.packed.weight import PackedWeight
 from core.tensor_info import TensorInfo
 
@@ -21,6 +21,7 @@ SCHEMES: tuple[Scheme, ...] = (
     gptq.find,
     awq.find,
     gpt_oss.find,
+    mlx.find,
 )
 
 

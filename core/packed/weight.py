@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +25,7 @@ _SAME = {"U32": "I32", "U8": "U8", "F4": "U8", "F8_E8M0": "U8"}  # names under w
 class PackedWeight:
     """name: of the weight in the model, '….weight'; shape: [N, K]. sources: the tensor of each part of the format.
 
+    number, count: which matrix it is of so many that are stored in one tensor [count, N, K].
     transposed: rows of the model are no rows of what is stored, so that it has values only (`core.packed.gpt_oss`).
 
     order: int64 [K], where columns are stored in another order than they are used in: stored column j is column
@@ -39,6 +40,8 @@ class PackedWeight:
     sources: tuple[TensorInfo, ...]
     order: np.ndarray | None = None
     extra: tuple[TensorInfo, ...] = ()  # belong to it, hold no numbers of it
+    number: int = 0
+    count: int = 1
     _fits: dict[ElementType, bool] = field(default_factory=dict, init=False)
 
     transposed: ClassVar[bool] = False
@@ -50,18 +53,34 @@ class PackedWeight:
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (*self.sources, *self.extra))
+        return sum(t.nbytes for t in (*self.sources, *self.extra)) // self.count
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """Of all matrices that are stored together with this one."""
+        return self.shape if self.count == 1 else (self.count, *self.shape)
+
+    @property
+    def first_row(self) -> int:
+        """Where its rows begin among theirs."""
+        return self.number * self.shape[0]
+
+    def expert(self, number: int, name: str) -> PackedWeight:
+        """One matrix of a stack [E, N, K], which this is."""
+        count, rows, columns = self.shape
+        return replace(self, name=name, shape=(rows, columns), number=number, count=count)
 
     def codes(self, start: int, stop: int) -> Codes:
         """Codes of rows start…stop. Raises UserError when the file is short."""
         rows, columns = self.shape
         unit = self.format.unit_rows(self.shape)
         first, last = start // unit * unit, min(-(-stop // unit) * unit, rows)
+        where = (self.first_row + first, self.first_row + last)
         raw = [
             np.empty(0, np.uint8)
             if part.constant
-            else self.checkpoint.read_run(source, part.run(self.shape, (first, last), (0, columns)))
-            for part, source in zip(self.format.parts(self.shape), self.sources, strict=True)
+            else self.checkpoint.read_run(source, part.run(self.stored_shape, where, (0, columns)))
+            for part, source in zip(self.format.parts(self.stored_shape), self.sources, strict=True)
         ]
         try:
             found = self.format.unpack(raw, last - first, columns)
@@ -96,7 +115,7 @@ def packed_weight(
     checkpoint: Checkpoint,
     tensors: Mapping[str, TensorInfo],
     base: str,
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     form: Coded,
     scheme: str,
     order: np.ndarray | None = None,
@@ -114,7 +133,7 @@ def packed_weight(
         if found is None:
             first = sources[0].name if sources else f"{base}.weight"
             raise UserError(f"'{first}' can not be read without '{name}', which is not there.", AGAIN)
-        same_bits = _SAME.get(found.dtype, found.dtype) == part.dtype
+        same_bits = _SAME.get(found.dtype, found.dtype) == _SAME.get(part.dtype, part.dtype)
         if not same_bits or found.nbytes != part.nbytes or _squeezed(found.shape) != _squeezed(part.shape):
             raise UserError(
                 f"'{name}' is {found.dtype} {_size(found.shape)}, where a weight of {_size(shape)} in "

@@ -23,6 +23,7 @@ GRANULARITIES = (("g32", "groups of 32"), ("g64", "groups of 64"), ("g128", "gro
 METHODS = (
     (Method.SEARCH, "search: the scale with the smallest error"),
     (Method.ROUND, "round to nearest: the plain scale"),
+    (Method.HALF_QUADRATIC, "half-quadratic (HQQ): the zero point that outliers do not move"),
 )
 _FIXED = "A GGUF format fixes this. Choose a target whose name starts with w4a16 or w8a16 to change it."
 

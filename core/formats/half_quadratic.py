@@ -1,0 +1,50 @@
+"""The half-quadratic method (Badri & Shaji 2023) for formats that store rounded scales and zero points.
+
+The method itself (`kernels.families.half_quadratic`) knows real scales and zeros; what is stored is rounded, and codes
+are chosen anew for what a reader will see.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kernels import families, ops
+
+
+def stored_as(values: np.ndarray, dtype: str) -> np.ndarray:
+    """float32 values as a reader of the float type sees them."""
+    return ops.to_float32(ops.from_float32(np.ascontiguousarray(values), dtype), dtype)
+
+
+def codes_for(x: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, group: int) -> np.ndarray:
+    """The nearest codes uint8 [R, K] of x ≈ scale · (code − zero); 0 where the scale is 0."""
+    grouped = x.reshape(len(x), -1, group)
+    inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0)
+    codes = grouped * inverse[:, :, None]
+    codes += zeros[:, :, None]
+    np.rint(codes, out=codes)
+    np.clip(codes, 0, (1 << bits) - 1, out=codes)
+    return codes.astype(np.uint8).reshape(x.shape)
+
+
+def with_offsets(
+    x: np.ndarray, bits: int, group: int, dtype: str, threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes, scales and offsets of x ≈ scale · code + offset, both exact in dtype."""
+    _, scales, zeros = families.half_quadratic(x, bits, group, threads)
+    scales, offsets = stored_as(scales, dtype), stored_as(-zeros * scales, dtype)
+    seen = np.divide(-offsets, scales, out=np.zeros_like(scales), where=scales != 0)
+    return codes_for(x, scales, seen, bits, group), scales, offsets
+
+
+def with_integer_zeros(
+    x: np.ndarray, bits: int, group: int, dtype: str, threads: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes, scales and zero points uint8 of x ≈ scale · (code − zero). A range without 0 in it is widened to hold it."""
+    top = (1 << bits) - 1
+    _, scales, zeros = families.half_quadratic(x, bits, group, threads)
+    low, high = -zeros, top - zeros  # the range, in steps
+    wider = (np.maximum(high, 0) - np.minimum(low, 0)) / top
+    scales = stored_as(scales * wider, dtype)
+    zeros = np.clip(np.rint(np.divide(zeros, wider, out=np.zeros_like(zeros), where=wider != 0)), 0, top)
+    return codes_for(x, scales, zeros, bits, group), scales, zeros.astype(np.uint8)

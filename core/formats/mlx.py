@@ -1,0 +1,85 @@
+"""MLX's quantized weights: unsigned codes in 32-bit words, a scale and an offset ('bias') for each group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from core.contract import ElementType
+from core.formats.affine import Affine
+from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
+from core.formats.numbers import Codes, Numbers
+from core.parts import Axis, Part
+from kernels import ops
+
+MLX_BITS = (2, 3, 4, 5, 6, 8)
+MLX_GROUPS = (128, 64, 32)
+
+
+class MLXWeights(Coded):
+    """A weight [N, K], or a stack of experts [E, N, K], as `weight` U32 [N, K·b/32] and `scales` beside it.
+
+    mode: MLX's word for the kind of numbers.
+    """
+
+    ecosystem = "mlx"
+    mode: str
+    bits: int
+
+    def accepts(self, shape: Sequence[int]) -> str:
+        if len(shape) not in (2, 3) or 0 in shape:
+            return "only two-dimensional weights, and stacks of them, can be stored this way"
+        return self.numbers.misfit(shape[-1])
+
+
+class MLXAffine(MLXWeights):
+    """mode 'affine': scale · code + offset; `scales` and `biases` [N, K/g] have the float type of the model."""
+
+    mode = "affine"
+    numbers: Affine
+
+    def __init__(self, bits: int, group: int, scale: ElementType = ElementType.BF16) -> None:
+        self.bits = bits
+        super().__init__(
+            f"mlx-{bits}bit-g{group}",
+            Affine(bits, group, scale),
+            "a dense stream of codes in 32-bit words, first in the lowest bits",
+            summary=f"{bits}-bit integers with scale and offset in groups of {group}; for MLX on a Mac",
+            family="mlx",
+        )
+
+    def for_numbers(self, numbers: Numbers) -> MLXAffine | None:
+        scale = getattr(numbers, "scale", None)
+        if scale not in (ElementType.BF16, ElementType.F16, ElementType.F32):
+            return None
+        own = MLXAffine(self.bits, self.numbers.size, scale)
+        return own if own.numbers.holds(numbers) else None
+
+    def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
+        *outer, k = shape
+        rows, groups, scale = prod(outer), k // self.numbers.size, self.numbers.scale
+        each, nbytes = Axis(1, self.numbers.size), rows * groups * scale.bytes
+        words = k * self.bits // 32
+        return (
+            Part("", "U32", (*outer, words), rows * words * 4, columns=Axis(self.bits, 32)),
+            Part(".scales", scale.label, (*outer, groups), nbytes, columns=each),
+            Part(".biases", scale.label, (*outer, groups), nbytes, columns=each),
+        )
+
+    def pack(self, codes: Codes) -> tuple[np.ndarray, ...]:
+        scale = self.numbers.scale
+        return (
+            as_bytes(ops.pack_bits(codes.codes, self.bits)),
+            stored_scales(codes.scales, scale),
+            stored_scales(self.numbers.offsets(codes), scale),
+        )
+
+    def unpack(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> Codes:
+        words = parts[0].view(np.int32).reshape(rows, -1)
+        scales, offsets = (read_scales(part, self.numbers.scale, rows) for part in parts[1:])
+        return Codes(ops.unpack_bits(words, self.bits, columns), scales, offsets=offsets)
+
+
+MLX: tuple[MLXWeights, ...] = tuple(MLXAffine(bits, group) for bits in MLX_BITS for group in MLX_GROUPS)
