@@ -87,9 +87,7 @@ def _stack(name: str, members: Mapping[int, MappedTensor]) -> MappedTensor:
     numbers = sorted(members)
     if numbers != list(range(len(numbers))):
         missing = min(set(range(numbers[-1])) - set(numbers))
-        raise UserError(
-            f"'{name}' should have expert {missing}.", "A shard may be missing: download the model again."
-        )
+        raise UserError(f"'{name}' should have expert {missing}.", "A shard may be missing: download the model again.")
     ordered = [members[i] for i in numbers]
     first = ordered[0]
     if any(t.shape != first.shape or t.dtype != first.dtype for t in ordered):

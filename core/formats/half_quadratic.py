@@ -40,11 +40,15 @@ def with_offsets(
 def with_integer_zeros(
     x: np.ndarray, bits: int, group: int, dtype: str, threads: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Codes, scales and zero points uint8 of x ≈ scale · (code − zero). A range without 0 in it is widened to hold it."""
+    """Codes, scales and zero points uint8 of x ≈ scale · (code − zero). A range is widened to hold 0."""
     top = (1 << bits) - 1
     _, scales, zeros = families.half_quadratic(x, bits, group, threads)
-    low, high = -zeros, top - zeros  # the range, in steps
-    wider = (np.maximum(high, 0) - np.minimum(low, 0)) / top
-    scales = stored_as(scales * wider, dtype)
-    zeros = np.clip(np.rint(np.divide(zeros, wider, out=np.zeros_like(zeros), where=wider != 0)), 0, top)
+    groups = x.reshape(len(x), -1, group)
+    least, largest = groups.min(axis=2), groups.max(axis=2)
+    flat = least == largest  # where the method's scale means nothing
+    low = np.minimum(np.where(flat, least, -zeros * scales), 0)
+    high = np.maximum(np.where(flat, largest, (top - zeros) * scales), 0)
+    step = (high - low) / np.float32(top)
+    zeros = np.clip(np.rint(np.divide(-low, step, out=np.zeros_like(step), where=step != 0)), 0, top)
+    scales = stored_as(step, dtype)
     return codes_for(x, scales, zeros, bits, group), scales, zeros.astype(np.uint8)

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.contract import ElementType
 from core.formats.affine import Affine
+from core.formats.base import EncodeOptions
 from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
 from core.formats.numbers import Codes, Numbers
 from core.parts import Axis, Part
@@ -56,6 +57,10 @@ class MLXAffine(MLXWeights):
             return None
         own = MLXAffine(self.bits, self.numbers.size, scale)
         return own if own.numbers.holds(numbers) else None
+
+    def bound_floor(self, options: EncodeOptions) -> float:
+        """MLX's scales are at least 1e-7: smaller ranges get fewer codes."""
+        return 1e-7 * ((1 << self.bits) - 1)
 
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
         *outer, k = shape

@@ -23,8 +23,8 @@ class Codes:
     """Rows of a weight. codes: uint8 [R, K], unsigned, or the bytes of 8-bit floats.
 
     scales: [S, G], float32, or uint8 where they are 8-bit floats; each of its rows serves `tile` rows, 0: all of them.
-    zeros: uint8 [R, G], or float32 where they are real, subtracted from codes. offsets: float32 [R, G], added to what is scaled.
-    tensor_scale: one more factor for all.
+    zeros: uint8 [R, G], or float32 where they are real, subtracted from codes. offsets: float32 [R, G], added to what
+    is scaled. tensor_scale: one more factor for all.
     """
 
     codes: np.ndarray

@@ -1,4 +1,4 @@
-"""MLX folders: `weight` in 32-bit words, `scales`, and `biases` where the numbers have offsets; experts in one tensor."""
+"""MLX folders: `weight` in 32-bit words, `scales`, and `biases` where there are offsets; experts in one tensor."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapp
     return found
 
 
-def _format(
-    config: Mapping[str, Any], base: str, codes: TensorInfo, scales: TensorInfo
-) -> tuple[MLXWeights, int]:
+def _format(config: Mapping[str, Any], base: str, codes: TensorInfo, scales: TensorInfo) -> tuple[MLXWeights, int]:
     """How a weight is packed, and the length of its rows."""
     own = config.get(base)
     said = {**config, **own} if isinstance(own, Mapping) else config
