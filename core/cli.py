@@ -191,7 +191,8 @@ def _parser() -> _Parser:
     cli_inspect.add_commands(command, _recipe_options)
     cli_generate.add_commands(command)
 
-    command("formats", "List the targets by name.")
+    formats = command("formats", "List the targets: for which programs, effective bits, and who reads them.")
+    formats.add_argument("--markdown", action="store_true", help="the table of the README instead")
     devices = command("devices", "Say what this computer has; with --known, the device table.")
     devices.add_argument("--known", action="store_true", help="list the devices that can be planned for")
     check = command("check", "Check this installation: kernels, memory, disk, drivers.")

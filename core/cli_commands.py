@@ -6,19 +6,23 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from core.catalog import base_of, bits_text, granularity_text, kind_of, readers, use_of, uses
 from core.checkpoint import Checkpoint, open_checkpoint
 from core.errors import UserError
-from core.formats import FORMATS, Method
+from core.format_table import format_table
+from core.formats import Method
+from core.hardware.matrix import family
 from core.plan import Plan, make_plan, misfit_costs
 from core.progress import CancelToken, Progress, TensorResult
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
 from core.run import RunResult, run, unfinished
-from core.targets import TARGETS
+from core.serving import Command, serving
+from core.targets import TARGETS, Target
 from core.units import format_bytes, format_duration
 
 MAX_RECIPE = 4 << 20  # bytes; a recipe that a person made has some hundred
@@ -148,6 +152,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "expected_memory_bytes": plan.expected_memory,
         "scratch_bytes": plan.scratch_bytes,
         "warnings": list(plan.warnings),
+        "lossless": plan.lossless_note or None,
         "tensors": [
             {
                 "name": t.name,
@@ -190,6 +195,8 @@ def _print_summary(made: Plan) -> None:
         f"{made.target.name}: {format_bytes(made.bytes_total)}, {made.bytes_total:,} bytes exactly; "
         f"{made.change:+.1%} against the source, {made.bits_per_weight:.2f} bits a weight"
     )
+    if made.lossless_note:
+        print(f"  {made.lossless_note}")
     for w in made.warnings:
         print(f"  warning: {w}")
 
@@ -207,8 +214,9 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
             print("An unfinished run of this job is there; it starts anew. --resume would go on.", file=sys.stderr)
         job = run(made, checkpoint, output, token, args.resume, args.threads, args.overwrite)
         result = _drive(job, quiet=args.json)
+        serve = serving(made, result.output)
         if args.json:
-            show(result_data(result))
+            show({**result_data(result), "serve": [vars_of(command) for command in serve]})
         elif result.was_there:
             print(f"{result.output} is finished already, as this command would write it; nothing was left to do.")
         else:
@@ -216,7 +224,20 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
             print(
                 f"  predicted {result.predicted_bytes:,} bytes, written {result.actual_bytes:,}, read back and verified"
             )
+        if not args.json:
+            _print_serving(serve)
     return 0
+
+
+def _print_serving(commands: Sequence[Command]) -> None:
+    """How to run the result. What is Python is indented, so that it can be copied as a whole."""
+    for command in commands:
+        lines = command.text.splitlines()
+        print(f"  {command.runtime}: {lines[0]}" if len(lines) == 1 else f"  {command.runtime}:")
+        for text in lines if len(lines) > 1 else ():
+            print(f"      {text}")
+        if command.note:
+            print(f"    {command.note}")
 
 
 def default_output(checkpoint: Checkpoint, made: Plan) -> Path:
@@ -308,27 +329,47 @@ def verify(args: argparse.Namespace, token: CancelToken) -> int:
 
 
 def formats(args: argparse.Namespace, token: CancelToken) -> int:
-    bits = {(f.container, f.name): f.contract for f in FORMATS}
-    rows = [
-        {
-            "name": t.name,
-            "kind": t.kind.value,
-            "container": t.container,
-            "base": t.base,
-            "effective_bits": bits[(t.container, t.base)].effective_bits,
-            "bits_a_row": bits[(t.container, t.base)].bits_a_row,
-            "summary": t.summary,
-        }
-        for t in TARGETS
-    ]
-    if args.json:
-        show({"targets": rows})
+    if args.markdown:
+        print(format_table(), end="")
         return 0
-    print(f"  {'target':<20} {'kind':<7} {'bits a weight of its base type':<31} what it is")
-    for r in rows:
-        row = "" if r["bits_a_row"] == 0 else f" + {r['bits_a_row']} a row"
-        print(f"  {r['name']:<20} {r['kind']:<7} {r['effective_bits']:.3f}{row:<26} {r['summary']}")
+    if args.json:
+        show({"targets": [target_data(t) for t in TARGETS]})
+        return 0
+    width = max(len(t.name) for t in TARGETS)
+    for use in uses():
+        print(use.title)
+        for kind in use.kinds:
+            print(f"  {kind.title}")
+            who = ""
+            for t in kind.targets:
+                if (now := ", ".join(readers(t)) or "no runtime that has been checked") != who:
+                    who = now
+                    print(f"    read by {who}:")
+                print(f"      {t.name:<{width}}  {bits_text(t):<13}  {t.summary}")
     return 0
+
+
+def target_data(t: Target) -> dict[str, Any]:
+    """The JSON of a target. effective_bits: of the type that most tensors get; each row adds `bits_a_row`."""
+    contract = base_of(t).contract
+    return {
+        "name": t.name,
+        "kind": t.kind.value,
+        "container": t.container,
+        "for": use_of(t).title,
+        "ecosystem": t.ecosystem or None,
+        "group": kind_of(t).title,
+        "family": family(t.name),
+        "base": t.base,
+        "bits": contract.bits,
+        "effective_bits": contract.effective_bits,
+        "bits_a_row": contract.bits_a_row,
+        "granularity": granularity_text(contract),
+        "symmetric": contract.symmetric,
+        "double_quantization": contract.outer_scale is not None,
+        "runtimes": list(readers(t)),
+        "summary": t.summary,
+    }
 
 
 def devices(args: argparse.Namespace, token: CancelToken) -> int:

@@ -111,6 +111,19 @@ class Plan:
     scratch_bytes: int = 0
 
     @property
+    def lossless_note(self) -> str:
+        """What is said of weights that keep their numbers; '' when there are none."""
+        kept = sum(t.lossless for t in self.tensors)
+        others = sum(t.action is Action.QUANTIZE for t in self.tensors)
+        if not kept:
+            return ""
+        if any(t.rounding for t in self.tensors):
+            return f"{kept:,} of {kept + others:,} weights keep their codes and scales; the tensor's own is rounded."
+        if not others:
+            return "Lossless: the weights keep their numbers, and only their packing changes."
+        return f"{kept:,} of {kept + others:,} weights keep their numbers (lossless); the others are quantized anew."
+
+    @property
     def bytes_total(self) -> int:
         return self.layout.total_bytes
 
@@ -319,9 +332,6 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"{', '.join(kinds)} instead, because rows of "
             f"{', '.join(f'{w:,}' for w in widths[:3])} values do not divide into this format's blocks."
         )
-    repacked = sum(t.action is Action.REPACK for t in plan.tensors)
-    if repacked and not any(t.action is Action.QUANTIZE or t.rounding for t in plan.tensors):
-        out.append("Nothing is lost: the weights keep their numbers, and only their packing changes.")
     if any(t.rounding for t in plan.tensors):
         out.append(
             "This output stores the one scale of a tensor as its reciprocal, which float32 has to round: values change "

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from typing import Any
 
@@ -31,12 +32,16 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Cell:
-    """One answer. reason: a sentence or two. source: where it was read. misfits: row lengths that the format's blocks
-    do not divide, filled by `cell_for_model`; such tensors get another type, and `reason` says so."""
+    """One answer. reason: a sentence or two. source: where it was read, checked: on which day.
+
+    misfits: row lengths that the format's blocks do not divide, filled by `cell_for_model`; such tensors get another
+    type, and `reason` says so.
+    """
 
     state: State
     reason: str
     source: str = ""
+    checked: str = ""
     misfits: tuple[int, ...] = ()
 
 
@@ -99,6 +104,27 @@ def family(format_name: str) -> str:
     return target.name if target.is_folder else _FAMILIES[target.base]
 
 
+@lru_cache(maxsize=1024)
+def row_for(kind: str, runtime: str) -> dict[str, Any] | None:
+    """The row of the document that answers for a family in a runtime: one whose `covers` names it or has a pattern."""
+    rows = (r for r in _document()["rows"] if r["runtime"] == runtime)
+    return next((r for r in rows if any(fnmatchcase(kind, pattern) for pattern in r["covers"])), None)
+
+
+@cache
+def judged_alike(kind: str) -> tuple[int, ...]:
+    """Families with the same answer have the same cells everywhere."""
+    return tuple(id(row_for(kind, runtime)) for runtime in runtimes())
+
+
+@cache
+def readers(kind: str, *, unpacked: bool = False) -> tuple[str, ...]:
+    """Runtimes that run a family on some hardware, natively or emulated. unpacked: those that unpack it first, too."""
+    enough = {State.NATIVE, State.EMULATED} | ({State.STORED} if unpacked else set())
+    named = ((runtime, row_for(kind, runtime)) for runtime in runtimes())
+    return tuple(name for name, row in named if row and any(State(c["state"]) in enough for c in row["cells"]))
+
+
 @lru_cache(maxsize=4096)  # the window asks for all of them at every change of model or device
 def cell(format_name: str, runtime: str, hardware_class: str) -> Cell:
     """What a runtime does with a format on hardware of that class.
@@ -109,11 +135,11 @@ def cell(format_name: str, runtime: str, hardware_class: str) -> Cell:
         raise UserError(f"There is no runtime '{runtime}' in the matrix.", f"Use one of: {', '.join(runtimes())}.")
     kind = family(format_name)
     document = _document()
-    row = next((r for r in document["rows"] if r["runtime"] == runtime and kind in r["covers"]), None)
+    row = row_for(kind, runtime)
     if row is None:
         absent = document["absent"].get(runtime)
         if absent:
-            return Cell(State.IMPOSSIBLE, absent, document["sources"]["exllama"])
+            return Cell(State.IMPOSSIBLE, absent, document["sources"]["exllama"], document["generated"])
         return Cell(State.UNKNOWN, f"Nobody has checked {format_name} in {runtime} yet.")
     like = document["like"].get(hardware_class)
     if like is None:
@@ -121,7 +147,8 @@ def cell(format_name: str, runtime: str, hardware_class: str) -> Cell:
     if like["runtimes"] is not None and runtime not in like["runtimes"]:
         return Cell(State.UNKNOWN, f"Nobody has checked {runtime} on {like['label']} yet.")
     if hardware_class in row.get("native_on", ()):
-        return Cell(State.NATIVE, f"{like['label']} has units of its own for it.", _look_up(row, like["like"]).source)
+        like_cell = _look_up(row, like["like"])
+        return replace(like_cell, state=State.NATIVE, reason=f"{like['label']} has units of its own for it.")
     found = _look_up(row, like["like"])
     return replace(found, reason=f"{found.reason} Judged as {document['classes'][like['like']]}.")
 
@@ -161,5 +188,6 @@ def _block(base: str, container: str) -> int:
 def _look_up(row: dict[str, Any], hardware_class: str) -> Cell:
     for entry in row["cells"]:
         if hardware_class in entry["classes"]:
-            return Cell(State(entry["state"]), entry["reason"], _document()["sources"][entry["source"]])
+            source = _document()["sources"][entry["source"]]
+            return Cell(State(entry["state"]), entry["reason"], source, _document()["generated"])
     return Cell(State.UNKNOWN, "This hardware is not in the matrix.")

@@ -16,11 +16,11 @@ from app.devices import DeviceChoice
 from app.jobs.plan import match_rules, reply_for, with_target
 from app.jobs.plan_presets import PRESETS, Offer, context_text, recommend
 from app.pages.recipe.contract_card import contract_fields
-from app.pages.recipe.numbers import Scheme, scheme_of
+from app.pages.recipe.numbers import NumbersPanel
+from core.catalog import Knob, kind_of, use_of, uses
 from core.checkpoint import open_checkpoint
 from core.contract import NumericContract
-from core.formats import FORMATS, Method, find_format
-from core.formats.pack_quantized import PackQuantized
+from core.formats import FORMATS, Method
 from core.plan import Action, make_plan
 from core.recipe import KeepGroup, Misfit, Recipe, Rule
 from core.targets import TARGETS, find_target
@@ -201,29 +201,67 @@ def advanced(page, qtbot, tab: int):  # type: ignore[no-untyped-def]
 
 def test_a_click_in_the_matrix_chooses_and_explains(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     formats = advanced(recipe, qtbot, 0).formats
-    row = formats.model.row_of("Q5_0")
+    row = formats.model.row_of("Q8_0")
+    put(recipe, window, qtbot, Recipe(target="Q4_0"))
     index = formats.model.index(row, 2)
     formats.view.scrollTo(index)
     qtbot.mouseClick(formats.view.viewport(), Qt.MouseButton.LeftButton, pos=formats.view.visualRect(index).center())
-    wait_plan(window, qtbot, "Q5_0")
-    assert formats.reason.text().startswith(f"Q5_0 in {formats.model.runtimes[0]}: ")
-    assert recipe.convert.text() == "Convert to Q5_0"
+    wait_plan(window, qtbot, "Q8_0")
+    assert formats.reason.text().startswith(f"Q8_0 in {formats.model.runtimes[0]}: ")
+    assert recipe.convert.text() == "Convert to Q8_0"
+    row = formats.model.row_of("Q4_K_M")
+    assert "Q5_K_S" in formats.model.index(row, 0).data(Qt.ItemDataRole.ToolTipRole)
+    put(recipe, window, qtbot, Recipe(target="Q5_K_S"))
+    assert formats.view.currentIndex().row() == row
+    formats._choose(formats.model.index(row, 2))
+    assert window.services.session.current.recipe.target == "Q5_K_S", "a member of the row is in force already"
+    put(recipe, window, qtbot, Recipe(target="Q4_0"))
+    formats._choose(formats.model.index(row, 2))
+    wait_plan(window, qtbot, "Q4_K_M")
+    put(recipe, window, qtbot, Recipe(target="Q5_0"))
     assert not any(c.isChecked() for c in recipe.presets.cards)
     assert "Your own recipe" in recipe.presets.reason.text()
 
 
+def test_only_what_runs_natively(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
+    formats = advanced(recipe, qtbot, 0).formats
+    every = formats.model.rowCount()
+    assert every == len(formats.model.rows) > 10
+    row = formats.hardware.findData("nvidia_sm89")
+    formats.hardware.setCurrentIndex(row)
+    formats.hardware.activated.emit(row)
+    tick(qtbot, formats.native)
+    assert 0 < formats.model.rowCount() < every
+    assert all(any(c.state.value == "native" for c in r.cells) for r in formats.model.rows)
+    assert formats.model.row_of("TQ1_0") < 0
+    assert formats.model.row_of("w4a16-g64") >= 0
+    tip = formats.model.index(formats.model.row_of("w4a16-g64"), 2).data(Qt.ItemDataRole.ToolTipRole)
+    assert "As of 20" in tip
+    assert "from " in tip
+    formats.native.setFocus()
+    qtbot.keyClick(formats.native, Qt.Key.Key_Space)
+    assert formats.model.rowCount() == every
+
+
 def test_numbers_of_a_scheme(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     numbers = advanced(recipe, qtbot, 1).numbers
-    assert not numbers.granularity.isEnabled()
-    assert "w4a16" in numbers.granularity.toolTip()
+    granularity, symmetric, double = (numbers.knobs[k] for k in (Knob.GRANULARITY, Knob.SYMMETRIC, Knob.DOUBLE))
+    assert not granularity.isEnabled()
+    assert "GGUF" in granularity.toolTip()
     assert numbers.note.isVisible(), "the reason is readable without a pointer"
-    put(recipe, window, qtbot, Recipe(target="w4a16-g128"))
-    assert numbers.granularity.isEnabled()
-    row = numbers.granularity.findData("g32")
-    numbers.granularity.setCurrentIndex(row)
-    numbers.granularity.activated.emit(row)
+    use(numbers.use, numbers.use.findData("compressed-tensors"))
+    wait_plan(window, qtbot, "w4a16-g128")
+    assert granularity.isEnabled()
+    assert symmetric.isEnabled()
+    assert not double.isEnabled()
+    assert "double" in double.toolTip()
+    use(granularity, granularity.findData("one scale for 32 values"))
     wait_plan(window, qtbot, "w4a16-g32")
-    tick(qtbot, numbers.symmetric)
+    tick(qtbot, symmetric)
+    wait_plan(window, qtbot, "w4a16-g32-asym")
+    use(numbers.knobs[Knob.BITS], numbers.knobs[Knob.BITS].findData(8))
+    wait_plan(window, qtbot, "w8a16-g32-asym")
+    use(numbers.knobs[Knob.BITS], numbers.knobs[Knob.BITS].findData(4))
     wait_plan(window, qtbot, "w4a16-g32-asym")
     numbers.method.setCurrentIndex(1)
     numbers.method.activated.emit(1)
@@ -232,12 +270,30 @@ def test_numbers_of_a_scheme(recipe, window, qtbot) -> None:  # type: ignore[no-
     assert "32" in numbers.contract.fields.value("Granularity")
 
 
-def test_scheme_names() -> None:
+def use(chooser, row: int) -> None:  # type: ignore[no-untyped-def]
+    """Choose a row, as the user does."""
+    assert row >= 0
+    chooser.setCurrentIndex(row)
+    chooser.activated.emit(row)
+
+
+def test_every_target_can_be_chosen_and_shown(qtbot) -> None:  # type: ignore[no-untyped-def]
+    panel = NumbersPanel()
+    qtbot.addWidget(panel)
     for target in TARGETS:
-        scheme, form = scheme_of(target.name), find_format(target.base, target.container)
-        assert (scheme is not None) == (isinstance(form, PackQuantized) and form.bits in (4, 8))
-        assert scheme is None or scheme.name == target.name
-    assert scheme_of("w8a16-channel-asym") == Scheme("8", "channel", symmetric=False)
+        panel.show_recipe(Recipe(target=target.name))
+        assert panel.use.currentData() == use_of(target).key
+        assert panel.kind.currentData() == kind_of(target).key
+        assert panel.target.currentData() == target.name
+        for knob, control in panel.knobs.items():
+            assert control.isEnabled() == (not kind_of(target).fixed(knob))
+            assert control.isEnabled() or control.toolTip()
+    asked: list[Recipe] = []
+    panel.edited.connect(asked.append)
+    panel.show_recipe(Recipe(target="Q4_K_M"))
+    for row in range(1, len(uses())):
+        use(panel.use, row)
+        assert use_of(find_target(asked[-1].target)) == uses()[row]
 
 
 def test_contract_card_has_every_field_of_every_format() -> None:

@@ -172,7 +172,7 @@ def test_matrix_says_state_and_reason_and_judges_the_model(qapp: QApplication) -
     model = MatrixModel()
     QAbstractItemModelTester(model, QAbstractItemModelTester.FailureReportingMode.Fatal)
     model.judge("x86_avx2", {576, 1536})
-    assert [r.target for r in model.rows] == list(TARGETS)
+    assert sorted(t.name for r in model.rows for t in r.kind.targets) == sorted(t.name for t in TARGETS)
     row, column = model.row_of("Q4_K_M"), 2 + model.runtimes.index("llama.cpp")
     assert model.index(row, 1).data() == "in part"
     assert "576" in model.index(row, 1).data(Qt.ItemDataRole.ToolTipRole)
@@ -182,6 +182,12 @@ def test_matrix_says_state_and_reason_and_judges_the_model(qapp: QApplication) -
     assert "576" in tip
     assert model.index(model.row_of("Q8_0"), 1).data() == "fits"
     assert model.index(model.row_of("w4a16-g64"), 1).data() == "fits"
+    row = model.rows[model.row_of("w4a16-g128")]
+    assert row.target.name == "w4a16-g64", "the member whose groups divide the rows"
+    model.judge("x86_avx2", {576, 1536}, lossless={"w4a16-g32-asym"})
+    row = model.rows[model.row_of("w4a16-g64-asym")]
+    assert (row.target.name, row.lossless) == ("w4a16-g32-asym", ("w4a16-g32-asym",))
+    assert model.index(model.row_of("w4a16-g64-asym"), 1).data() == "lossless"
     model.judge("x86_avx2", {576, 1536}, folders=False)
     assert model.index(model.row_of("w4a16-g64"), 1).data() == "not from GGUF"
     assert "original" in model.index(model.row_of("w4a16-g64"), 1).data(Qt.ItemDataRole.ToolTipRole)

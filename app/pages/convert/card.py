@@ -8,12 +8,15 @@ from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QProgressBar
 
 from app.jobs.convert_queue import Entry
 from app.jobs.runner import JobState
+from app.pages.convert.serve import ServeRow
 from app.theme import SPACE_1, SPACE_2, SPACE_3
 from app.widgets.basics import button, label, set_role
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
 from core import units
+from core.serving import serving_target
+from core.targets import find_target
 
 PROGRESS_STEPS = 1000
 BAR_WIDTH = 64  # px that the bar keeps when its text is long
@@ -54,6 +57,7 @@ class EntryCard(QFrame):
         self.bar.setAccessibleName(f"Progress of {entry.title}")
         self.text = label("", "muted", selectable=True)
         self.text.setAccessibleName("Progress")
+        self.serve = ServeRow()
         self.error = InlineError()
         self.error.set_dismissable(False)
         self.buttons: dict[str, QAbstractButton] = {}
@@ -86,6 +90,7 @@ class EntryCard(QFrame):
         layout.setSpacing(SPACE_1 + 2)
         layout.addLayout(first)
         layout.addLayout(second)
+        layout.addWidget(self.serve)
         layout.addWidget(self.error)
         self.refresh()
 
@@ -110,6 +115,10 @@ class EntryCard(QFrame):
         entry = self.entry
         self.verdict.set(state.value)
         self.bar.setVisible(state in (JobState.RUNNING, JobState.PAUSED))
+        done = state is JobState.DONE and entry.result is not None
+        self.serve.show_commands(
+            serving_target(find_target(entry.order.recipe.target), entry.order.output) if done else ()
+        )
         if state is JobState.FAILED and entry.error is not None:
             self.error.show_error(entry.error)
         else:

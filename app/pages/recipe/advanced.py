@@ -85,6 +85,7 @@ class AdvancedPanel(QWidget):
     def show_model(self, session: Session) -> None:
         """Another model, device or context: what the matrix judges."""
         self.formats.show_session(session)
+        self.numbers.show_model(self.formats.columns, self.formats.lossless)
 
     def show_recipe(self, recipe: Recipe) -> None:
         """Set every control; nothing is emitted."""

@@ -6,16 +6,8 @@ from PySide6.QtWidgets import QWidget
 
 from app.widgets.basics import Card
 from app.widgets.text import KeyValue, explain
-from core.contract import (
-    ElementType,
-    Granularity,
-    NumericContract,
-    PerBlock,
-    PerChannel,
-    PerGroup,
-    PerTensor,
-    SuperBlock,
-)
+from core.catalog import granularity_text
+from core.contract import ElementType, NumericContract
 
 TERMS = {  # field → glossary term
     "Element": "element type",
@@ -63,12 +55,12 @@ def contract_fields(c: NumericContract) -> dict[str, str]:
         "Bits": f"{c.bits:g} a value",
         "Effective bits": f"{c.effective_bits:.4g} a value, scales included",
         "Codes": f"{c.code_min} … {c.code_max}".replace("-", "−") if coded else "–",
-        "Granularity": granularity_text(c.granularity) if c.scale is not None else "none: values stand for themselves",
+        "Granularity": granularity_text(c),
         "Scale": c.scale.label if c.scale is not None else "none",
         "Zero point": zero or "none",
         "Symmetric": "yes: 0 is always code 0" if c.symmetric else "no: each group has a zero point or minimum",
         "Block": f"{c.block} values stored together" if c.block > 1 else "none: any row length",
-        "Levels": ", ".join(f"{v:g}" for v in c.levels).replace("-", "−") if c.levels else "evenly spaced",
+        "Levels": _levels(c),
         "Tensor scale": c.tensor_scale.label if c.tensor_scale is not None else "none",
         "Outer scale": f"{c.outer_scale.label}, one for {c.outer_group} scales"
         if c.outer_scale is not None
@@ -77,17 +69,8 @@ def contract_fields(c: NumericContract) -> dict[str, str]:
     }
 
 
-def granularity_text(g: Granularity) -> str:
-    """Which values share a scale, in words."""
-    match g:
-        case PerTensor():
-            return "one scale for the tensor"
-        case PerChannel():
-            return "one scale for each row"
-        case PerGroup(size):
-            return f"one scale for {size} values"
-        case PerBlock(rows, cols):
-            return f"one scale for {rows} × {cols} values"
-        case SuperBlock(size, sub, scale_bits, zero_bits):
-            extra = f" and {zero_bits}-bit minimum" if zero_bits else ""
-            return f"{sub} values share a {scale_bits}-bit scale{extra}, {size} a 16-bit one"
+def _levels(c: NumericContract) -> str:
+    if c.levels:
+        return ", ".join(f"{v:g}" for v in c.levels).replace("-", "−")
+    whole = c.element in (ElementType.INT, ElementType.TERNARY)
+    return "evenly spaced" if whole else f"the values of {c.element.label}"

@@ -1,36 +1,60 @@
-"""The support matrix: which runtime runs which format on the chosen device, and why. A click chooses."""
+"""The support matrix: which runtime runs which kind of format on the chosen device, and why. A click chooses."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from PySide6.QtCore import QModelIndex, QSize, Qt, Signal
 from PySide6.QtGui import QFontMetrics, QShowEvent
-from PySide6.QtWidgets import QAbstractItemView, QHeaderView, QTableView, QVBoxLayout, QWidget
+from PySide6.QtWidgets import (
+    QAbstractItemView,
+    QCheckBox,
+    QComboBox,
+    QHBoxLayout,
+    QHeaderView,
+    QTableView,
+    QVBoxLayout,
+    QWidget,
+)
 
 from app.jobs.plan import with_target
 from app.models.matrix import NAME, MatrixModel
 from app.session import Session
 from app.theme import ROW_HEIGHT, SPACE_2, SPACE_3, mono_font
 from app.widgets.basics import label
+from app.widgets.calm import CalmCombo
+from core.catalog import lossless, stored_numbers
 from core.checkpoint import Container
 from core.export.ecosystem import LINEAR_ROLES
 from core.hardware.matrix import hardware_classes
 from core.recipe import Recipe
 from core.tensor_info import Role
 
+if TYPE_CHECKING:
+    from core.checkpoint.base import Checkpoint
+
 ICON_ROOM = 20  # of a cell: the icon and the gap behind it
 CELL_PADDING = 20
+_CHOSEN = "The chosen device"
+_Question = tuple[str, tuple[int, ...], bool, frozenset[str], bool]  # what `MatrixModel.judge` is asked
 BOLD_ROOM = 8  # of a header: the style sheet, which comes later, makes it bold
 
 
 class FormatsPanel(QWidget):
-    """`edited(recipe)` when a cell is clicked, or Enter is pressed on it."""
+    """`edited(recipe)` when a cell is clicked, or Enter is pressed on it. A row is a kind of format; where its members
+    differ, the tab Numbers chooses among them."""
 
     edited = Signal(object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._recipe = Recipe()
-        self._asked: tuple[str, tuple[int, ...], bool] | None = None
+        self._asked: _Question | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._class = ""
+        self.columns: tuple[int, ...] = ()
+        self._folders = True
+        self.lossless: frozenset[str] = frozenset()
         self._judged = self._asked  # what the cells are for: `_asked`, once they have been seen
         self.model = MatrixModel(self)
         self.view = QTableView()
@@ -46,7 +70,18 @@ class FormatsPanel(QWidget):
         self.view.verticalHeader().setDefaultSectionSize(ROW_HEIGHT)
         self.view.horizontalHeader().setHighlightSections(False)
         self.view.horizontalHeader().setSectionResizeMode(QHeaderView.ResizeMode.Fixed)
-        self.device = label("", "muted", wrap=True)
+        self.native = QCheckBox("Only what runs natively on")
+        self.native.setToolTip("Leave out formats that no runtime has kernels for on this hardware")
+        self.hardware = CalmCombo()
+        self.hardware.setAccessibleName("Hardware that the matrix judges")
+        self.hardware.setToolTip("Whose kernels the matrix looks at")
+        self.hardware.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.hardware.setMinimumContentsLength(10)
+        self.hardware.addItem(_CHOSEN, "")
+        for key, words in hardware_classes().items():
+            self.hardware.addItem(words, key)
+        self.none = label("Nothing runs natively there.", "muted", wrap=True)
+        self.none.hide()
         self.reason = label("", wrap=True, selectable=True)
         self.reason.setAccessibleName("What the selected cell means")
         self.reason.setMinimumHeight(3 * 18)
@@ -54,9 +89,16 @@ class FormatsPanel(QWidget):
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, SPACE_3, 0, 0)
         layout.setSpacing(SPACE_2)
-        layout.addWidget(self.device)
+        choice = QHBoxLayout()
+        choice.setSpacing(SPACE_2)
+        choice.addWidget(self.native)
+        choice.addWidget(self.hardware, 1)
+        layout.addLayout(choice)
+        layout.addWidget(self.none)
         layout.addWidget(self.view, 1)
         layout.addWidget(self.reason)
+        self.native.toggled.connect(self._ask)
+        self.hardware.activated.connect(self._ask)
         self.view.clicked.connect(self._choose)
         self.view.activated.connect(self._choose)
         self.view.selectionModel().currentChanged.connect(lambda index, _old: self._explain(index))
@@ -65,19 +107,25 @@ class FormatsPanel(QWidget):
 
     def show_session(self, session: Session) -> None:
         """Judge every cell for the session's device and model; not before somebody looks."""
-        if session.checkpoint is None:
+        checkpoint = session.checkpoint
+        if checkpoint is None:
             return
         device = session.device.device if session.device is not None else None
-        hardware = device.hardware_class if device is not None else ""
-        roles = LINEAR_ROLES | {Role.EMBED, Role.HEAD}
-        columns = {t.columns for t in session.checkpoint.tensors if len(t.shape) > 1 and t.role in roles}
-        folders = session.checkpoint.container is not Container.GGUF
-        self._asked = (hardware, tuple(sorted(columns)), folders)
-        name = hardware_classes().get(hardware, "")
-        if session.device is None:
-            self.device.setText("No device is chosen yet; choose one below.")
-        else:
-            self.device.setText(f"On {session.device.label}{f' ({name})' if name else ''}. A click chooses a target.")
+        self._class = device.hardware_class if device is not None else ""
+        name = session.device.label if session.device is not None else "no device yet; choose one below"
+        self.hardware.setItemText(0, f"{_CHOSEN}: {name}")
+        if checkpoint is not self._checkpoint:
+            self._checkpoint = checkpoint
+            roles = LINEAR_ROLES | {Role.EMBED, Role.HEAD}
+            columns = {t.columns for t in checkpoint.tensors if len(t.shape) > 1 and t.role in roles}
+            self.columns = tuple(sorted(columns))
+            self._folders = checkpoint.container is not Container.GGUF
+            self.lossless = lossless(stored_numbers(checkpoint))
+        self._ask()
+
+    def _ask(self, *_: object) -> None:
+        hardware = self.hardware.currentData() or self._class
+        self._asked = (hardware, self.columns, self._folders, self.lossless, self.native.isChecked())
         if self.isVisible():
             self._judge()
 
@@ -89,6 +137,7 @@ class FormatsPanel(QWidget):
         if self._asked is not None and self._asked != self._judged:
             self._judged = self._asked
             self.model.judge(*self._asked)
+            self.none.setVisible(not self.model.rows)
 
     def show_recipe(self, recipe: Recipe) -> None:
         """Select the recipe's target; nothing is emitted."""
@@ -116,15 +165,10 @@ class FormatsPanel(QWidget):
         if not index.isValid():
             self.reason.setText("")
             return
-        row, cell = self.model.rows[index.row()], self.model.cell(index)
-        if cell is None:
-            tip = self.model.data(self.model.index(index.row(), 1), Qt.ItemDataRole.ToolTipRole)
-            self.reason.setText(f"{row.target.name}: {row.target.summary}. {tip}")
-        else:
-            runtime = self.model.runtimes[index.column() - 2]
-            self.reason.setText(f"{row.target.name} in {runtime}: {cell.state.value}. {cell.reason}")
+        self.reason.setText(self.model.sentence(index))
 
     def _choose(self, index: QModelIndex) -> None:
-        target = self.model.rows[index.row()].target.name
-        if target != self._recipe.target:
-            self.edited.emit(with_target(self._recipe, target))
+        """Take the row's usual member, unless one of its members is in force already."""
+        row = self.model.rows[index.row()]
+        if all(t.name != self._recipe.target for t in row.kind.targets):
+            self.edited.emit(with_target(self._recipe, row.target.name))

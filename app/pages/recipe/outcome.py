@@ -29,6 +29,8 @@ class OutcomeCard(Card):
         self.facts = Tiles(("Change", "Quantized", "Bits per weight", "Time"))
         self.error = InlineError()
         self.error.set_dismissable(False)
+        self.lossless = label("", "ok", wrap=True)
+        self.lossless.setAccessibleName("What loses nothing")
         self._warnings = QVBoxLayout()
         self._warnings.setSpacing(SPACE_1)
         head = QHBoxLayout()
@@ -37,6 +39,7 @@ class OutcomeCard(Card):
         self.body.setSpacing(SPACE_2)
         self.add(head)
         self.add(self.facts)
+        self.add(self.lossless)
         self.add(self._warnings)
         self.add(self.error)
 
@@ -55,6 +58,7 @@ class OutcomeCard(Card):
             f"An estimate for this computer; it takes about {units.format_decimal(plan.expected_memory)} of memory."
         )
         self.facts.set("Time", f"~ {units.format_duration(max(plan.expected_seconds, 1.0))}", memory)
+        self._show_lossless(plan.lossless_note)
         self._show_warnings(plan.warnings)
         self.error.hide()
         self.facts.show()
@@ -69,9 +73,14 @@ class OutcomeCard(Card):
         self.size.setText("No result")
         self.size.setToolTip("")
         self.state.setText("")
+        self._show_lossless("")
         self._show_warnings(())
         self.facts.hide()
         self.error.show_error(error)
+
+    def _show_lossless(self, text: str) -> None:
+        self.lossless.setText(text)
+        self.lossless.setVisible(bool(text))
 
     def _show_warnings(self, warnings: tuple[str, ...]) -> None:
         while self._warnings.count():

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+from typing import Any
+
 import pytest
 
 from core.errors import UserError
 from core.formats import FORMATS
-from core.hardware.matrix import State, cell, cell_for_model, family, hardware_classes, misfit_columns, runtimes
+from core.hardware.matrix import (
+    State,
+    cell,
+    cell_for_model,
+    family,
+    hardware_classes,
+    misfit_columns,
+    readers,
+    row_for,
+    runtimes,
+)
 from core.targets import TARGETS
 from resources import read_json
 
@@ -24,13 +37,39 @@ def test_every_row_answers_for_every_class_once() -> None:
             State(entry["state"])
             assert entry["source"] in DOCUMENT["sources"]
             assert len(entry["reason"].split()) >= 2, entry
-    assert (len(DOCUMENT["rows"]), cells) == (74, 1110)
+    assert (len(DOCUMENT["rows"]), cells) == (75, 1125)
     assert set(DOCUMENT["states"]) == {state.value for state in State}
 
 
 def test_no_family_is_answered_twice_by_one_runtime() -> None:
-    covered = [(row["runtime"], kind) for row in DOCUMENT["rows"] for kind in row["covers"]]
-    assert len(covered) == len(set(covered))
+    for kind in {family(t.name) for t in TARGETS}:
+        for runtime in runtimes():
+            found = [r["format"] for r in DOCUMENT["rows"] if r["runtime"] == runtime and covers(r, kind)]
+            assert len(found) <= 1, (kind, runtime, found)
+
+
+def covers(row: dict[str, Any], kind: str) -> bool:
+    return any(fnmatchcase(kind, pattern) for pattern in row["covers"])
+
+
+def test_every_family_is_answered_for_by_the_runtimes_of_most_people() -> None:
+    """A family that is named otherwise than in the document would be 'unknown' everywhere, and nobody would see."""
+    for kind in {family(t.name) for t in TARGETS}:
+        assert row_for(kind, "vLLM") or kind in ("TQ", "MXFP4", "NVFP4", "w8a16-asym", "hf-bf16"), kind
+        assert row_for(kind, "llama.cpp"), kind
+
+
+def test_runtimes_that_read_a_family() -> None:
+    assert readers("K") == ("llama.cpp", "vLLM", "Transformers", "SGLang")
+    assert readers("w4a16") == ("vLLM", "SGLang")
+    assert readers("w4a16", unpacked=True) == ("vLLM", "Transformers", "SGLang")
+    assert readers("TQ") == ("llama.cpp",)
+
+
+def test_a_cell_says_where_and_when_it_was_read() -> None:
+    found = cell("w4a16-g128", "vLLM", "nvidia_sm89")
+    assert found.source
+    assert found.checked == DOCUMENT["generated"]
 
 
 @pytest.mark.parametrize("name", sorted({t.name for t in TARGETS} | {f.name for f in FORMATS}))
