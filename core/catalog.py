@@ -34,6 +34,7 @@ _USES = {
     "plain": "Not quantized (Hugging Face)",
 }
 _USUAL_GROUP = {"mlx": 64, "hqq": 64}  # what their own tools take unasked; elsewhere it is 128
+_OF_PLAIN_FOLDERS = ("vLLM", "Transformers", "SGLang")  # models are published so; the matrix is of quantized ones
 _USUAL = ("Q4_K_M",)
 _KINDS = {  # base type that is not of a folder's own → kind
     "Q4_0": "Blocks of 32", "Q4_1": "Blocks of 32", "Q5_0": "Blocks of 32", "Q5_1": "Blocks of 32",
@@ -51,7 +52,7 @@ class Knob(Enum):
     BITS = ("Bits", "Every format of this kind has {}.")
     GRANULARITY = ("Granularity", "Every format of this kind has {}.")
     SYMMETRIC = ("Zero points", "Every format of this kind is {}.")
-    DOUBLE = ("Double quantization", "Every format of this kind has {}.")
+    DOUBLE = ("Double quantization", "{} format of this kind has double quantization.")
 
     def __init__(self, title: str, missing: str) -> None:
         self.title = title
@@ -76,7 +77,10 @@ class Kind:
         if not self.targets[0].is_folder and knob is not Knob.BITS:
             return "A GGUF type fixes this; choose another one under Target."
         values = self.values(knob)
-        return "" if len(values) > 1 else knob.missing.format(knob_text(knob, values[0]))
+        if len(values) > 1:
+            return ""
+        words = ("Every" if values[0] else "No") if knob is Knob.DOUBLE else knob_text(knob, values[0])
+        return knob.missing.format(words)
 
     def with_knob(self, target: Target, knob: Knob, value: object) -> Target:
         """The member with this value that is nearest to a target otherwise."""
@@ -238,10 +242,17 @@ def short_names(targets: Iterable[Target]) -> str:
     targets = tuple(targets)
     if len(targets) == 1:
         return targets[0].name
+    targets = tuple(sorted(targets, key=lambda t: base_of(t).contract.bits))
+    symmetric = {_stem(t) for t in targets if base_of(t).contract.symmetric}
+    alone = dict.fromkeys(_stem(t) for t in targets if _stem(t) not in symmetric and "-asym" in t.name)
     names = list(dict.fromkeys(_stem(t) for t in targets))
-    text = ", ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"
-    asymmetric = all(t.is_folder and "asym" in t.name for t in targets)
-    return f"{text}, asymmetric" if asymmetric else text
+    if len(alone) == len(names):
+        return f"{_span(names)}, asymmetric"
+    return _span([f"{name}-asym" if name in alone else name for name in names])
+
+
+def _span(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} … {names[-1]}"
 
 
 def _stem(target: Target) -> str:
@@ -326,4 +337,6 @@ def _unusual(t: Target, columns: Collection[int], wanted: Collection[str]) -> tu
 
 def readers(target: Target) -> tuple[str, ...]:
     """Runtimes that run what a target writes, on some hardware at least."""
+    if target.ecosystem == "plain":
+        return _OF_PLAIN_FOLDERS
     return matrix.readers(matrix.family(target.name))

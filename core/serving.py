@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.catalog import base_of
+from core.catalog import base_of, readers
 from core.formats.coded import Coded
-from core.hardware.matrix import FAVOURED, State, family, readers, row_for
+from core.hardware import matrix
+from core.hardware.matrix import FAVOURED, State, family, row_for
 from core.targets import Target
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def serving_target(target: Target, output: Path) -> tuple[Command, ...]:
     """The same for a target alone, of which nothing but the format counts."""
     kind = family(target.name)
     # Transformers unpacks what it has no kernels for, and then runs it all the same.
-    if target.ecosystem == "plain":  # what every one of them reads
-        return tuple(_COMMANDS[r](target, output, kind) for r in ("vLLM", "Transformers", "SGLang"))
-    known = [*readers(kind), *(r for r in readers(kind, unpacked=True) if r == "Transformers")]
+    known = [*readers(target), *(r for r in matrix.readers(kind, unpacked=True) if r == "Transformers")]
     order = sorted(
         (r for r in dict.fromkeys(known) if r in _COMMANDS), key=lambda r: (r != _made_for(target), FAVOURED.index(r))
     )

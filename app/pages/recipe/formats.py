@@ -112,7 +112,7 @@ class FormatsPanel(QWidget):
             return
         device = session.device.device if session.device is not None else None
         self._class = device.hardware_class if device is not None else ""
-        name = session.device.label if session.device is not None else "no device yet; choose one below"
+        name = session.device.label if session.device is not None else "none yet"
         self.hardware.setItemText(0, f"{_CHOSEN}: {name}")
         if checkpoint is not self._checkpoint:
             self._checkpoint = checkpoint
