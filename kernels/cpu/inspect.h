@@ -88,29 +88,42 @@ BITSMITH_INLINE I widen(const int16_t* from) {
         r.part[p] = (NativeI) __builtin_convertvector(half, NativeU);
     }
 #else
-    BITSMITH_PARTS r.part[p] = uint16_t(from[p]);
+    BITSMITH_PARTS {
+        uint16_t one;
+        memcpy(&one, from + p, sizeof one);
+        r.part[p] = one;
+    }
 #endif
     return r;
 }
 BITSMITH_INLINE I widen(const int32_t* from) {
     return load(from);
 }
+// A stored value's bits. They are copied: the value may be a float, and reading that as an integer is undefined.
+template <class Key>
+BITSMITH_INLINE Key key_at(const Key* from) {
+    Key key;
+    memcpy(&key, from, sizeof key);
+    return key;
+}
 // Up to sixteen stored values; those past the end are Inf, which is left out everywhere.
 template <class T>
-BITSMITH_INLINE F load_values(const typename T::Key* from, int64_t count) {
-    if (count >= kLanes) return T::values(widen(from));
-    typename T::Key padded[kLanes];
-    for (int i = 0; i < kLanes; ++i) padded[i] = i < count ? from[i] : T::inf;
-    return T::values(widen(padded));
+BITSMITH_INLINE F load_values(const void* from, int64_t count) {
+    typename T::Key some[kLanes];
+    if (count >= kLanes) return T::values(widen(static_cast<const typename T::Key*>(from)));
+    for (int i = 0; i < kLanes; ++i) some[i] = T::inf;
+    if (count > 0) memcpy(some, from, count * sizeof some[0]);
+    return T::values(widen(some));
 }
 BITSMITH_INLINE F only_finite(const F& a) {
     return select(less(abs(a), as_float(splat(0x7F800000))), a, splat(0.0f));  // not for NaN either
 }
 template <class T>
 inline float key_value(typename T::Key key) {
-    float lanes[kLanes];
-    store(lanes, T::values(splat(int32_t(key))));
-    return lanes[0];
+    const F lanes = T::values(splat(int32_t(key)));
+    float first;  // copied from the vector itself: GCC 12 mixes up the arrays of two such calls where it has no vectors
+    memcpy(&first, &lanes, sizeof first);
+    return first;
 }
 
 #define BITSMITH_KEY_PARTS BITSMITH_UNROLL for (int p = 0; p < Keys<Key>::parts; ++p)
@@ -244,7 +257,7 @@ inline RowFigures row_figures(const void* row, int64_t n, bool median, void* scr
     const Key* x = static_cast<const Key*>(row);
     Key* keys = static_cast<Key*>(scratch);
     const int64_t vectors = (n + width - 1) / width;
-    for (int64_t i = 0; i < n; ++i) keys[i] = x[i] & T::mask;
+    for (int64_t i = 0; i < n; ++i) keys[i] = key_at(x + i) & T::mask;
     for (int64_t i = n; i < vectors * width; ++i) keys[i] = T::mask;
     D squares = {};
     for (int64_t at = 0; at < n; at += kLanes) {
@@ -283,7 +296,7 @@ inline void column_sums(const void* data, int64_t stride, int64_t rows, int64_t 
             const Key* from = x + row * stride;
             finite = finite && row_finite[row] == stride;
             for (int64_t i = 0; i < columns; ++i) {
-                const Key key = from[i] & T::mask;
+                const Key key = key_at(from + i) & T::mask;
                 peak[i] = key > peak[i] ? key : peak[i];
             }
         }
@@ -300,7 +313,7 @@ inline void column_sums(const void* data, int64_t stride, int64_t rows, int64_t 
         } else {
             for (int64_t row = first; row < last; ++row)
                 for (int64_t i = 0; i < columns; ++i) {
-                    const Key key = x[row * stride + i] & T::mask;
+                    const Key key = key_at(x + row * stride + i) & T::mask;
                     if (key < T::inf)
                         most[i] = key > most[i] ? key : most[i];
                     else
@@ -333,9 +346,9 @@ inline void column_medians(const void* data, int64_t stride, int64_t rows, int64
         const Key* from = x + row * stride;
         Key* to = keys + row * width;
         if (columns == width)
-            for (int i = 0; i < width; ++i) to[i] = from[i] & T::mask;
+            for (int i = 0; i < width; ++i) to[i] = key_at(from + i) & T::mask;
         else
-            for (int i = 0; i < width; ++i) to[i] = i < columns ? from[i] & T::mask : T::mask;
+            for (int i = 0; i < width; ++i) to[i] = i < columns ? key_at(from + i) & T::mask : T::mask;
     }
     Key low[width] = {}, high[width] = {}, middle[width], next[width];
     int64_t finite[width], below[width] = {}, within[width], counts[width];
@@ -383,11 +396,11 @@ inline void pool_rows(const void* data, int64_t stride, int64_t rows, int64_t sp
     typedef typename T::Key Key;
     const Key* x = static_cast<const Key*>(data);
     Key* peak = static_cast<Key*>(scratch);
-    for (int64_t i = 0; i < span; ++i) peak[i] = x[i] & T::mask;
+    for (int64_t i = 0; i < span; ++i) peak[i] = key_at(x + i) & T::mask;
     for (int64_t row = 1; row < rows; ++row) {
         const Key* from = x + row * stride;
         for (int64_t i = 0; i < span; ++i) {
-            const Key key = from[i] & T::mask;
+            const Key key = key_at(from + i) & T::mask;
             peak[i] = key > peak[i] ? key : peak[i];
         }
     }
@@ -412,7 +425,7 @@ inline void row_powers(const float* x, int64_t n, double pivot, double* sums) {
     const D middle = load_doubles(pivots);
     D first = {}, second = {}, third = {}, fourth = {};
     for (int64_t at = 0; at < n; at += kLanes) {
-        const F a = load_values<TypeF32>(reinterpret_cast<const int32_t*>(x + at), n - at);
+        const F a = load_values<TypeF32>(x + at, n - at);
         const M finite = less(abs(a), as_float(splat(0x7F800000)));
         const D keep = to_double(select(finite, splat(1.0f), splat(0.0f)));
         const D d = (to_double(only_finite(a)) - middle) * keep, square = d * d;
