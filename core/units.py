@@ -14,6 +14,8 @@ THOUSANDS = (
 MINUS = "\u2212"
 _DECIMAL = ("B", "kB", "MB", "GB", "TB", "PB")
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_PLAIN = 1e-4, 1e6  # magnitudes that are written out; beyond them a power of ten is easier to read
 
 
 def _number(value: float, decimals: int) -> str:
@@ -54,6 +56,34 @@ def format_rate(bytes_per_second: float) -> str:
 def format_count(n: int) -> str:
     """262144 → '262 144'."""
     return _number(n, 0)
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """A quantity without a unit, or in weight units, to so many digits that count: '12.3', '2 410', '1.5·10⁻⁹'.
+
+    A power of ten alone has no mantissa: '10⁻⁷'. NaN: '–'.
+    """
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else "∞" if value > 0 else f"{MINUS}∞"
+    mantissa, power = f"{abs(value):.{max(1, digits) - 1}e}".split("e")
+    rounded, exponent = float(f"{mantissa}e{power}"), int(power)
+    if not rounded or _PLAIN[0] <= rounded < _PLAIN[1]:
+        text = f"{rounded:,.{max(0, digits - 1 - exponent)}f}"
+        text = (text.rstrip("0").rstrip(".") if "." in text else text).replace(",", THOUSANDS)
+    else:
+        mantissa = mantissa.rstrip("0").rstrip(".") if "." in mantissa else mantissa
+        text = ("" if mantissa == "1" else f"{mantissa}·") + "10" + str(exponent).translate(_RAISED)
+    return f"{MINUS}{text}" if value < 0 and rounded else text
+
+
+def format_decimals(value: float, decimals: int) -> str:
+    """With so many digits behind the point, where numbers stand under each other: '1 234.50', '−0.06'."""
+    return format_number(value) if not math.isfinite(value) else _number(value, decimals)
+
+
+def format_signed(n: int) -> str:
+    """−1234 → '−1 234', 1234 → '+1 234'."""
+    return f"{'+' if n > 0 else ''}{_number(n, 0)}"
 
 
 def format_bits(bits: float) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
     from core.inspect.compare_rows import CompareRow
     from core.inspect.findings import Finding
-    from core.inspect.granularity import Variant
+    from core.inspect.granularity import OpenedVariant, Variant
     from core.inspect.group_types import GroupMap
     from core.inspect.remedies import Remedy
     from core.inspect.synthetic import Synthetic
@@ -32,7 +32,6 @@ REMEDIES_KEY = "inspect-remedies"
 
 LARGEST = -1  # GroupAsk.column: where the row's largest |w| is
 AS_IN_FILE = "file"  # GroupAsk.opened: as the open file has it, before anything is converted
-SPAN = 256  # columns under several granularities at once
 MOST_TEXT = 1 << 20  # characters of a text file that are read
 MOST_ROWS = 64  # of a tensor that are read to show it under one scale; more only for what their range adds
 
@@ -52,15 +51,6 @@ class GroupAsk:
     bits: int
     symmetric: bool
     opened: str = ""
-
-
-@dataclass(frozen=True)
-class OpenedVariant:
-    """One group under one granularity: the variant of these columns alone, whose scale is therefore theirs."""
-
-    variant: Variant
-    first: int
-    weights: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -92,6 +82,7 @@ def group_work(
     def work(token: CancelToken) -> GroupReply:
         import numpy as np
 
+        from core.inspect.granularity import span_around
         from core.inspect.grid import group_grid
         from core.inspect.group_map import planned_group, stored_group
         from core.inspect.in_format import plan_in_format
@@ -118,7 +109,7 @@ def group_work(
             problem = error
         token.check()
         levels = group_grid(group).levels if group is not None else None
-        span = _span(column, columns)
+        span = span_around(column, columns)
         try:
             variants, opened = _variants(block, row - start, span, column, ask, extent)
         except UserError as error:
@@ -140,11 +131,12 @@ def teaching_work(data: Synthetic, ask: GroupAsk) -> Work:
     """The same for made-up rows. The result is a GroupReply without a group."""
 
     def work(_token: CancelToken) -> GroupReply:
+        from core.inspect.granularity import span_around
         from core.inspect.synthetic import synthetic_rows
 
         values = synthetic_rows(data)
         row, column = min(ask.row, data.rows - 1), min(ask.column, data.columns - 1)
-        span = _span(column, data.columns)
+        span = span_around(column, data.columns)
         variants, opened = _variants(values, row, span, column, ask, None)
         weights = values[row, span[0] : span[1]]
         return GroupReply(None, None, data.rows, data.columns, row, variants, weights, span[0], opened)
@@ -152,28 +144,13 @@ def teaching_work(data: Synthetic, ask: GroupAsk) -> Work:
     return work
 
 
-def _span(column: int, columns: int) -> tuple[int, int]:
-    """The columns that are shown side by side: SPAN of them around the chosen one, where a group of 128 begins."""
-    first = max(0, min(column // SPAN * SPAN, (columns - SPAN) // 128 * 128))
-    return first, min(columns, first + SPAN)
-
-
 def _variants(
     rows: np.ndarray, row: int, span: tuple[int, int], column: int, ask: GroupAsk, extent: tuple[float, float] | None
 ) -> tuple[tuple[Variant, ...], OpenedVariant | None]:
-    from core.inspect.granularity import side_by_side
-    from core.inspect.group_types import WINDOW
+    from core.inspect.granularity import opened_variant, side_by_side
 
     variants = side_by_side(rows, row, span, ask.bits, ask.symmetric, extent)
-    chosen = next((v for v in variants if v.name == ask.opened), None)
-    if chosen is None:
-        return variants, None
-    size = chosen.group if chosen.group > 0 else WINDOW
-    first = column // size * size
-    columns = (first, min(rows.shape[1], first + size))
-    alone = side_by_side(rows, row, columns, ask.bits, ask.symmetric, extent)
-    variant = next(v for v in alone if v.name == ask.opened)
-    return variants, OpenedVariant(variant, first, rows[row, columns[0] : columns[1]])
+    return variants, opened_variant(rows, row, column, ask.bits, ask.symmetric, ask.opened, extent)
 
 
 def _rows_around(checkpoint: Checkpoint, tensor: TensorInfo, row: int) -> tuple[np.ndarray, int]:

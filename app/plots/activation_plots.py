@@ -15,9 +15,9 @@ from app.plots.colors import Scale
 from app.plots.heat_map import ArrayMatrix, HeatMap, HeatPicture
 from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
-from app.plots.ticks import powers_of_ten, set_plain_ticks
+from app.plots.ticks import set_plain_ticks
 from app.theme import CAPTION, Theme, ui_font
-from core.units import format_count, format_percent
+from core.units import format_count, format_number, format_percent
 
 if TYPE_CHECKING:
     import pyqtgraph
@@ -54,7 +54,7 @@ class DepthMap(HeatMap):
         layer, channel = np.unravel_index(int(finite.argmax()), finite.shape)
         return (
             f"{finite.shape[0]} layers of {format_count(finite.shape[1])} channels. Largest: "
-            f"{float(finite[layer, channel]):.4g} in layer {layer}, channel {format_count(channel)}."
+            f"{format_number(float(finite[layer, channel]))} in layer {layer}, channel {format_count(channel)}."
         )
 
 
@@ -138,15 +138,15 @@ class DepthProfile(PlotPanel):
             set_plain_ticks(left, low, high)
         else:
             left.setTicks(None)
-            left.logTickStrings = powers_of_ten
 
     def read_out(self, x: float) -> str:
         if not self._numbers:
             return ""
         row = min(max(round(x), 0), len(self._numbers) - 1)
         return (
-            f"Layer {self._numbers[row]}: max {self._maxima[row]:.4g} · RMS {self._rms[row]:.4g} · "
-            f"{format_percent(float(self._shares[row]), 2)} of columns above {self._threshold:.3g}"
+            f"Layer {self._numbers[row]}: max {format_number(self._maxima[row])} · RMS "
+            f"{format_number(self._rms[row])} · "
+            f"{format_percent(float(self._shares[row]), 2)} of columns above {format_number(self._threshold, 3)}"
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -159,8 +159,9 @@ class DepthProfile(PlotPanel):
             return ""
         row = int(np.nanargmax(self._maxima))
         return (
-            f"{len(self._numbers)} layers. Largest input {self._maxima[row]:.4g} in layer {self._numbers[row]}, with "
-            f"{format_percent(float(self._shares[row]), 2)} of its columns above {self._threshold:.3g}."
+            f"{len(self._numbers)} layers. Largest input {format_number(self._maxima[row])} in layer "
+            f"{self._numbers[row]}, with "
+            f"{format_percent(float(self._shares[row]), 2)} of its columns above {format_number(self._threshold, 3)}."
         )
 
 
@@ -226,9 +227,9 @@ class ChannelPair(PlotPanel):
         if not self._activations.size:
             return ""
         channel = min(max(round(x), 0), len(self._activations) - 1)
-        parts = [f"Channel {format_count(channel)}", f"activation {self._activations[channel]:.4g}"]
+        parts = [f"Channel {format_count(channel)}", f"activation {format_number(self._activations[channel])}"]
         if self._weights.size:
-            parts.append(f"weight {self._weights[channel]:.4g}")
+            parts.append(f"weight {format_number(self._weights[channel])}")
         return " · ".join(parts)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
@@ -237,7 +238,9 @@ class ChannelPair(PlotPanel):
         return ("channel", "activation", "weight"), [(n, float(a), float(b)) for n, (a, b) in enumerate(pairs)]
 
     def describe(self) -> str:
-        marked = ", ".join(f"channel {format_count(c)} with {self._activations[c]:.4g}" for c in self.largest())
+        marked = ", ".join(
+            f"channel {format_count(c)} with {format_number(self._activations[c])}" for c in self.largest()
+        )
         return f"{format_count(len(self._activations))} channels; the largest activations: {marked}."
 
 
@@ -258,5 +261,5 @@ def _logarithmic(values: np.ndarray) -> tuple[np.ndarray, list[tuple[float, str]
         places = np.log10(np.where(values > 0, np.nan_to_num(values, posinf=float(usable.max())), 0.0))
     heights = np.clip((places - low) / (high - low), 0.0, 1.0)
     ticks = Scale(10.0**low, 10.0**high).ticks(3)
-    marks = [((math.log10(v) - low) / (high - low), f"{v:g}") for v in ticks]
+    marks = [((math.log10(v) - low) / (high - low), f"{format_number(v)}") for v in ticks]
     return heights, [(place, text) for place, text in marks if place > 0.1]

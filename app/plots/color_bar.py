@@ -10,14 +10,15 @@ from PySide6.QtGui import QPainter, QPen
 
 from app.plots.colors import SHADES, Scale, picture
 from app.theme import CAPTION, SPACE_1, SPACE_2, Theme, ui_font
+from core.units import format_number
 
 BAR = 12  # px, its thickness
 _APART = 14  # px between the middles of two labels
 
 
 def short(value: float) -> str:
-    """A number for a tick: '0.05', '1e-07', '38'."""
-    return f"{value:.2g}"
+    """A number for a tick: '0.05', '10⁻⁷', '2 400'."""
+    return format_number(value, 2)
 
 
 def paint_bar(

@@ -14,7 +14,7 @@ from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
 from app.plots.ticks import powers_of_ten, set_plain_ticks
 from app.theme import Theme
-from core.units import format_count, format_percent
+from core.units import format_count, format_number, format_percent
 
 if TYPE_CHECKING:
     import pyqtgraph
@@ -111,7 +111,6 @@ class DistributionPlot(PlotPanel):
         for axis in (left, bottom):
             axis.enableAutoSIPrefix(False)
         left.setTicks(None)
-        left.logTickStrings = powers_of_ten
         edges = np.log10(shown.edges[first : last + 2])
         top = np.log10(max(1.0, float(shown.before.max())))
         self._step(plot, theme, edges, shown.before[first : last + 1], 0, "solid", fill=True)
@@ -180,8 +179,8 @@ class DistributionPlot(PlotPanel):
             return ""
         place = int(np.searchsorted(shown.edges, 10**x, side="right")) - 1
         if not 0 <= place < len(shown.before):
-            return f"No values at {10**x:.4g}"
-        where = f"{shown.edges[place]:.4g} … {shown.edges[place + 1]:.4g}"
+            return f"No values at {format_number(10**x)}"
+        where = f"{format_number(shown.edges[place])} … {format_number(shown.edges[place + 1])}"
         parts = [f"|w| in {where}: {format_count(int(shown.before[place]))} values"]
         if shown.after is not None:
             after = round(int(shown.after[place]) / max(shown.sampled, 1e-12))
@@ -226,8 +225,10 @@ class DistributionPlot(PlotPanel):
         first, last = self._range()
         mode = int(np.argmax(shown.before))
         words = (
-            f"{format_count(int(shown.before.sum()))} weights with magnitudes from {shown.edges[first]:.4g} to "
-            f"{shown.edges[last + 1]:.4g}, most of them near {shown.edges[mode]:.4g}. {self.read_hint()}"
+            f"{format_count(int(shown.before.sum()))} weights with magnitudes from "
+            f"{format_number(shown.edges[first])} to "
+            f"{format_number(shown.edges[last + 1])}, most of them near {format_number(shown.edges[mode])}. "
+            f"{self.read_hint()}"
         )
         for one in shown.levels:
             words += f" {one.label}: {int(one.used.sum())} of {len(one.levels)} are used."

@@ -14,7 +14,7 @@ from app.plots.colors import ERRORS, WEIGHTS
 from app.plots.panel import PlotPanel
 from app.plots.series import LegendItem
 from app.theme import Theme
-from core.units import format_count, format_decibels
+from core.units import format_count, format_decibels, format_number
 
 if TYPE_CHECKING:
     import pyqtgraph
@@ -156,8 +156,9 @@ class GroupPicture(PlotPanel):
         used = len(np.unique(self._decoded))
         levels = f" of {len(self._levels)}" if self._levels.size else ""
         return (
-            f"{len(self._original)} weights between {original.min():.4g} and {original.max():.4g} on {used}{levels} "
-            f"levels. Largest error {error[worst]:.4g} at {kept[worst]}."
+            f"{len(self._original)} weights between {format_number(original.min())} and "
+            f"{format_number(original.max())} on {used}{levels} "
+            f"levels. Largest error {format_number(error[worst])} at {kept[worst]}."
         )
 
 
@@ -236,8 +237,10 @@ class GranularityPicture(PlotPanel):
         place = round(x) - self._first
         if not self._errors or not 0 <= place < len(self._errors[0]):
             return self.read_hint()
-        parts = [f"{name} {error[place]:.3g}" for name, error in zip(self._names, self._errors, strict=True)]
-        weight = f"weight {self._weights[place]:.4g}"
+        parts = [
+            f"{name} {format_number(error[place], 3)}" for name, error in zip(self._names, self._errors, strict=True)
+        ]
+        weight = f"weight {format_number(self._weights[place])}"
         return f"Column {format_count(place + self._first)}, {weight}; |error| " + " · ".join(parts)
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:

@@ -25,7 +25,7 @@ from app.plots.color_bar import paint_bar
 from app.plots.colors import BLACK, DAMAGED, NOT_FINITE, UNSEEN, WHITE, Scale, picture, readable_on, scale_for
 from app.plots.heat_view import Cells, HeatView
 from app.theme import CAPTION, FOCUS_WIDTH, SPACE_1, current, mono_font, ui_font
-from core.units import format_count
+from core.units import format_count, format_decimals, format_number
 
 if TYPE_CHECKING:
     from app.plots.heat_map import HeatPicture
@@ -418,12 +418,13 @@ class HeatCanvas(QWidget):
 
 
 def number(value: float) -> str:
-    """A value in at most eight characters: '−0.0123', '1.2e−05'."""
-    if value == 0 or not np.isfinite(value):
-        return "0" if value == 0 else str(value)
+    """A value in at most eight characters: '−0.0123', '4·10⁻⁵'."""
+    if value == 0 or np.isnan(value):
+        return "0" if value == 0 else "NaN"
     size = abs(value)
-    text = f"{value:.4f}" if 1e-3 <= size < 10 else f"{value:.1f}" if 10 <= size < 1e4 else f"{value:.0e}"
-    return text.replace("-", "−")
+    if 1e-3 <= size < 10:
+        return format_decimals(value, 4)
+    return format_decimals(value, 1) if 10 <= size < 1e4 else format_number(value, 1)
 
 
 def ticks(first: float, last: float, count: int) -> list[int]:
@@ -444,4 +445,4 @@ def _range(first: int, step: int, end: int) -> str:
 def _words(value: float, unseen: bool) -> str:
     if np.isnan(value):
         return "not looked at yet" if unseen else "not a number (NaN)"
-    return "infinite" if np.isinf(value) else f"{value:.5g}".replace("-", "−")
+    return "infinite" if np.isinf(value) else format_number(value, 5)

@@ -15,7 +15,7 @@ from app.plots.colors import WEIGHTS
 from app.plots.figure import FigurePanel
 from app.plots.heat_canvas import HeatCanvas
 from app.plots.heat_view import Span
-from core.units import format_count
+from core.units import format_count, format_number
 
 HELP = (
     "The wheel zooms about the pointer, with Shift only the columns, with Ctrl only the rows; + − and 0 do from the "
@@ -174,11 +174,15 @@ class HeatMap(FigurePanel):
         if self._shown is None:
             return ""
         view, (row, column, value) = self.canvas.view, self.canvas.largest()
-        where = "all" if view.is_whole else f"rows {view.top:.0f} to {view.bottom:.0f}"
-        where += "" if view.is_whole else f", columns {view.left:.0f} to {view.right:.0f}"
+        where = (
+            "all" if view.is_whole else f"rows {format_count(round(view.top))} to {format_count(round(view.bottom))}"
+        )
+        columns = f", columns {format_count(round(view.left))} to {format_count(round(view.right))}"
+        where += "" if view.is_whole else columns
         return (
             f"{self._shown.what} of {format_count(view.rows)} rows × {format_count(view.columns)} columns; shown: "
-            f"{where}. The largest, {value:.4g}, is near row {format_count(row)}, column {format_count(column)}."
+            f"{where}. The largest, {format_number(value)}, is near row {format_count(row)}, column "
+            f"{format_count(column)}."
         )
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:

@@ -12,9 +12,8 @@ from PySide6.QtWidgets import QWidget
 
 from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
-from app.plots.ticks import powers_of_ten
 from app.theme import Theme
-from core.units import format_count
+from core.units import format_count, format_number
 
 if TYPE_CHECKING:
     import pyqtgraph
@@ -77,7 +76,6 @@ class ErrorHistogram(PlotPanel):
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         plot.setLogMode(x=False, y=True)
-        plot.getAxis("left").logTickStrings = powers_of_ten
         plot.getAxis("left").enableAutoSIPrefix(False)  # the tick labels are powers of ten themselves
         floor = min(curve.smallest for curve in self._curves) / 2
         top = max(curve.largest for curve in self._curves)
@@ -105,9 +103,11 @@ class ErrorHistogram(PlotPanel):
             found = curve.at(x / self._shrink if curve.series.source else x)
             if found is not None:
                 left, right, count, density = found
-                where = f"in {left:.4g} … {right:.4g}"
-                parts.append(f"{curve.series.label}: {format_count(count)} values {where}, density {density:.4g}")
-        return " · ".join(parts) if parts else f"No values at {x:.4g}"
+                where = f"in {format_number(left)} … {format_number(right)}"
+                parts.append(
+                    f"{curve.series.label}: {format_count(count)} values {where}, density {format_number(density)}"
+                )
+        return " · ".join(parts) if parts else f"No values at {format_number(x)}"
 
     def table(self) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
         rows: list[tuple[Any, ...]] = []
@@ -124,7 +124,10 @@ class ErrorHistogram(PlotPanel):
         for curve in self._curves:
             kind = "weights" if curve.series.source else "errors"
             low, high = curve.edges[0], curve.edges[-1]
-            parts.append(f"{curve.series.name}, {format_count(curve.values)} {kind} between {low:.4g} and {high:.4g}.")
+            parts.append(
+                f"{curve.series.name}, {format_count(curve.values)} {kind} between {format_number(low)} and "
+                f"{format_number(high)}."
+            )
         return " ".join(parts)
 
     def _fit_source(self) -> float:

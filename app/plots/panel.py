@@ -11,7 +11,9 @@ from PySide6.QtWidgets import QWidget
 
 from app.plots.figure import NO_DATA, FigurePanel
 from app.plots.series import LegendItem
+from app.plots.ticks import write_numbers
 from app.theme import CAPTION, Theme, current, ui_font
+from core.units import format_number
 
 if TYPE_CHECKING:
     import pyqtgraph
@@ -45,7 +47,7 @@ class PlotPanel(FigurePanel):
 
     def read_out(self, x: float) -> str:
         """The exact values at a place of the horizontal axis, in its units."""
-        return f"{x:.4g}"
+        return f"{format_number(x)}"
 
     # ---- content ---------------------------------------------------------------------------------------------------
 
@@ -93,6 +95,8 @@ class PlotPanel(FigurePanel):
                 Qt.FocusPolicy.NoFocus
             )  # the panel's description and menu are what the keyboard reaches
             plot.hideButtons()
+            for side in ("left", "bottom"):
+                write_numbers(plot.getAxis(side))
             plot.scene().sigMouseMoved.connect(self._on_pointer)
             self._figure_layout.addWidget(plot)
         return self._plot

@@ -15,7 +15,7 @@ from app.plots.panel import PlotPanel
 from app.plots.series import DASHES, LegendItem
 from app.plots.ticks import set_plain_ticks
 from app.theme import Theme
-from core.units import format_count
+from core.units import format_count, format_number
 
 if TYPE_CHECKING:
     import pyqtgraph
@@ -164,7 +164,7 @@ class ProfilePlot(PlotPanel):
             return ""
         channel = self._nearest(x)
         parts = [f"channel {format_count(channel)}"]
-        parts += [f"{name} {values[channel]:.4g}" for name, values in self._profile.lines]
+        parts += [f"{name} {format_number(values[channel])}" for name, values in self._profile.lines]
         return " · ".join(parts)
 
     def read_hint(self) -> str:
@@ -185,7 +185,7 @@ class ProfilePlot(PlotPanel):
         channel = int(np.argmax(np.nan_to_num(values, nan=-1.0)))
         words = (
             f"{profile.what} of {format_count(profile.channels)} {profile.axis} channels. Largest: {name} "
-            f"{values[channel]:.4g} in channel {format_count(channel)}."
+            f"{format_number(values[channel])} in channel {format_count(channel)}."
         )
         if profile.level > 0:
             words += f" {format_count(len(profile.outliers))} channels are at or above {profile.level_name}."

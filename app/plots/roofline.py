@@ -16,7 +16,7 @@ from app.plots.sweep import GIGA, LOOKS, mark_text
 from app.plots.ticks import set_plain_ticks
 from app.theme import Theme
 from core.runtime.sweep import Sweep, SweepPoint
-from core.units import format_rate
+from core.units import format_number, format_rate
 
 if TYPE_CHECKING:
     import pyqtgraph
@@ -94,7 +94,7 @@ class RooflinePlot(PlotPanel):
     def _words(self, p: SweepPoint) -> str:
         assert self._sweep is not None
         where = f"{self._sweep.names[p.side]}, batch {p.batch}"
-        words = f"{where}: {p.rate / GIGA:.3g} GFLOP/s at {p.intensity:.3g} FLOP a byte"
+        words = f"{where}: {format_number(p.rate / GIGA, 3)} GFLOP/s at {format_number(p.intensity, 3)} FLOP a byte"
         roof = self._roof(p)
         return f"{words}, {p.rate / roof:.2f} of the roof" if roof else words
 

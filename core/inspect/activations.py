@@ -100,11 +100,23 @@ class DepthMap:
     """The classic picture: the maximum of |x| by layer and channel.
 
     layers: which layer each row is; values: float32 [layers, channels], NaN where a layer has no such input.
+    rms: float64 [layers], of all values of a layer's input, of experts by the tokens that each was given.
     """
 
     place: Place
     layers: tuple[int, ...]
     values: np.ndarray
+    rms: np.ndarray
+
+    @property
+    def maxima(self) -> np.ndarray:
+        """The largest |x| of each layer's input."""
+        return np.nanmax(self.values, axis=1) if self.values.size else np.zeros(0)
+
+    def shares(self, threshold: float) -> np.ndarray:
+        """Share of each layer's channels that reach the threshold, 0 … 1."""
+        there = np.maximum(np.count_nonzero(~np.isnan(self.values), axis=1), 1)
+        return np.count_nonzero(self.values >= threshold, axis=1) / there
 
     def outliers(self, count: int = 16, threshold: float = LLM_INT8_THRESHOLD) -> tuple[DepthChannel, ...]:
         """The channels of the largest ratio, largest first."""
@@ -148,10 +160,15 @@ class Activations:
         width = max((a.channels for a in chosen), default=0)
         layers = tuple(sorted({a.layer for a in chosen if a.layer is not None}))
         values = np.full((len(layers), width), np.nan, np.float32)
+        squares, tokens = np.zeros(len(layers)), np.zeros(len(layers))
+        numbers = {layer: number for number, layer in enumerate(layers)}
         for a in chosen:
-            row = values[layers.index(a.layer)] if a.layer is not None else values[0]
-            np.fmax(row[: a.channels], a.max, out=row[: a.channels])
-        return DepthMap(place, layers, values)
+            number = numbers[a.layer] if a.layer is not None else 0
+            row = values[number, : a.channels]
+            np.fmax(row, a.max, out=row)
+            squares[number] += a.tokens * float(np.mean(a.rms.astype(np.float64) ** 2))
+            tokens[number] += a.tokens
+        return DepthMap(place, layers, values, np.sqrt(squares / np.maximum(tokens, 1)))
 
     def breaking(self, minimum_db: float = BREAK_DB) -> tuple[ActivationLayer, ...]:
         """Inputs whose median token has an SNR below `minimum_db` under one int8 scale for all tokens, worst first."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+PARTIAL, ABANDONED = ".partial-", 3600.0  # a file that is being written; seconds after which nobody is any more
 MOST_BYTES = 256 << 20  # of the folder: the files that were used longest ago go first
 
 
@@ -30,7 +32,7 @@ def keep(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
     """
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=".partial-", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=PARTIAL, dir=path.parent)
         partial = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -52,6 +54,9 @@ def _prune(newest: Path) -> None:
     for path in newest.parent.iterdir():
         with suppress(OSError):
             stat = path.stat()
+            if path.name.startswith(PARTIAL) and stat.st_mtime < time.time() - ABANDONED:
+                path.unlink()  # of a program that was killed
+                continue
             files.append((stat.st_mtime, stat.st_size, path))
     total = sum(size for _, size, _ in files)
     for _, size, path in sorted(files):

@@ -9,15 +9,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-
 from core.checkpoint.base import Checkpoint, Columns, Container
 from core.checkpoint.reading import windows
 from core.errors import UserError
+from core.inspect.channel_errors import BlockErrors, ChannelErrors, block_errors
 from core.inspect.compare_rows import CompareRow, Match, WorstChannel
 from core.inspect.logical import LogicalCheckpoint
 from core.inspect.tracing import source_rows
-from core.metrics.error import ErrorSum, measure, snr_db, squares
+from core.metrics.error import snr_db
 from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
 from core.models.read_mapped import read_mapped
 from core.progress import CancelToken
@@ -62,9 +61,9 @@ def compare(first: Checkpoint, second: Checkpoint, token: CancelToken) -> Iterat
         blocks = windows(pair.left.mapped.rows, pair.left.mapped.columns, BLOCK_VALUES)
         with closing(in_parallel(partial(_block, pair), blocks, token)) as parts:
             for part in parts:
-                sums.add(part)
+                sums.take(part)
                 done += part.values
-                if sums.seen < pair.values:
+                if sums.values < pair.values:
                     yield CompareStep(index, len(pairs), done / total, None)
         yield CompareStep(index, len(pairs), done / total, _row(pair, sums))
 
@@ -140,18 +139,12 @@ def _format(m: MappedTensor) -> str:
 
 @dataclass(frozen=True)
 class _Part:
-    """One block of rows. Squares are of the first's values (signal) and of the difference, by row and by column."""
+    """One block of rows and columns of a pair."""
 
     start: int
     columns: tuple[int, int]
     values: int
-    error: ErrorSum
-    row_max: np.ndarray
-    row_error: np.ndarray
-    row_signal: np.ndarray
-    column_max: np.ndarray
-    column_error: np.ndarray
-    column_signal: np.ndarray
+    errors: BlockErrors
 
 
 def _block(pair: _Pair, block: tuple[int, int, Columns]) -> _Part:
@@ -159,65 +152,39 @@ def _block(pair: _Pair, block: tuple[int, int, Columns]) -> _Part:
     assert pair.right is not None
     start, stop, columns = block
     x, y = (read_mapped(s.checkpoint, s.mapped, start, stop, columns) for s in (pair.left, pair.right))
-    total = measure(x, y)
-    with np.errstate(invalid="ignore", over="ignore"):
-        error = np.abs(y - x)
-        if total.nonfinite:
-            lost = ~np.isfinite(x)
-            error[lost] = 0
-            x = np.where(lost, np.float32(0), x)
-        np.copyto(error, np.inf, where=np.isnan(error))
-        row_max, column_max = error.max(axis=1, initial=0), error.max(axis=0, initial=0)
-        noise, signal = squares(error), squares(x)
-        sums = [a.sum(axis=axis, dtype=np.float64) for axis in (1, 0) for a in (noise, signal)]
-    return _Part(start, columns, x.size, total, row_max, sums[0], sums[1], column_max, sums[2], sums[3])
+    return _Part(start, columns, x.size, block_errors(x, y, signal=True)[0])
 
 
-class _Sums:
+class _Sums(ChannelErrors):
     """What is known of a pair so far."""
 
     def __init__(self, pair: _Pair) -> None:
         assert pair.left is not None
-        m = pair.left.mapped
-        self.error = ErrorSum()
-        self.seen = 0
-        self._max = [np.zeros(n, np.float32) for n in (m.rows, m.columns)]
-        self._error = [np.zeros(n) for n in (m.rows, m.columns)]
-        self._signal = [np.zeros(n) for n in (m.rows, m.columns)]
+        super().__init__(pair.left.mapped.rows, pair.left.mapped.columns)
 
-    def add(self, p: _Part) -> None:
-        rows, columns = slice(p.start, p.start + len(p.row_max)), slice(*p.columns)
-        self.error.add(p.error)
-        self.seen += p.values
-        self._max[0][rows] = np.maximum(self._max[0][rows], p.row_max)
-        self._error[0][rows] += p.row_error
-        self._signal[0][rows] += p.row_signal
-        self._max[1][columns] = np.maximum(self._max[1][columns], p.column_max)
-        self._error[1][columns] += p.column_error
-        self._signal[1][columns] += p.column_signal
+    def take(self, p: _Part) -> None:
+        self.add(p.errors, slice(p.start, p.start + len(p.errors.axes[0].largest)), slice(*p.columns))
 
     def worst(self, side: _Side) -> tuple[WorstChannel, ...]:
         """Of each axis that has more than one channel those with most of the squared error."""
         found = []
-        for axis, name in enumerate(("output", "input")):
-            error, signal = self._error[axis], self._signal[axis]
-            total = float(error.sum())
-            if len(error) < 2 or not total or not math.isfinite(total):
+        for number, name in enumerate(("output", "input")):
+            axis = self.axes[number]
+            total = float(axis.squares.sum())
+            if len(axis.squares) < 2 or not total or not math.isfinite(total):
                 continue
-            count = self.seen / len(error)
-            for i in np.argsort(-error, kind="stable")[:WORST]:
-                if not error[i]:
-                    break
-                found.append(
-                    WorstChannel(
-                        axis=name,
-                        index=side.own_row(int(i)) if axis == 0 else int(i),
-                        max_error=float(self._max[axis][i]),
-                        rms_error=math.sqrt(error[i] / count),
-                        share=float(error[i]) / total,
-                        snr_db=snr_db(float(signal[i]), float(error[i])),
-                    )
+            count = self.values / len(axis.squares)
+            found += [
+                WorstChannel(
+                    axis=name,
+                    index=side.own_row(i) if number == 0 else i,
+                    max_error=float(axis.largest[i]),
+                    rms_error=math.sqrt(axis.squares[i] / count),
+                    share=float(axis.squares[i]) / total,
+                    snr_db=snr_db(float(axis.signal[i]), float(axis.squares[i])),
                 )
+                for i in self.most(number, WORST)
+            ]
         return tuple(found)
 
 

@@ -86,12 +86,20 @@ def _unharmed(cell: Any) -> Any:
 
 
 def to_json(rows: Iterable[CompareRow]) -> str:
-    """One object {"tensors": [...]}; null where there is no figure and for an infinite SNR with "exact": true."""
-    tensors = []
-    for r in rows:
-        worst = [{k: _finite(v) for k, v in vars(w).items()} for w in r.worst]
-        tensors.append({**_fields(r), "exact": r.error is not None and r.error.max_error == 0, "worst": worst})
-    return json.dumps({"tensors": tensors}, indent=2, ensure_ascii=False, allow_nan=False)
+    """One object {"tensors": [...]} of `row_data`."""
+    return json.dumps({"tensors": [row_data(r) for r in rows]}, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def row_data(r: CompareRow) -> dict[str, Any]:
+    """A row as plain data: null where there is no figure and for an infinite SNR, with "exact": true."""
+    fields = _fields(r)
+    error = {name: fields[name] for name in ("snr_db", "rms_error", "max_error", "nonfinite")}
+    return {
+        **{name: fields[name] for name in (*_TEXTS, "nrmse", "note")},
+        "error": None if r.error is None else error,
+        "exact": r.error is not None and r.error.max_error == 0,
+        "worst_channels": [{k: _finite(v) for k, v in vars(w).items()} for w in r.worst],
+    }
 
 
 def _fields(r: CompareRow) -> dict[str, Any]:

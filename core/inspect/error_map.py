@@ -13,8 +13,8 @@ import numpy as np
 from core.blocks import LONG_ROW, split, with_options
 from core.checkpoint.base import Checkpoint, Columns
 from core.formats import EncodeOptions, Method
+from core.inspect.channel_errors import BlockErrors, ChannelErrors, block_errors
 from core.inspect.tracing import matrix_amax, matrix_rows
-from core.metrics.error import ErrorSum, measure, squares
 from core.models.read_mapped import read_mapped
 from core.plan import TensorPlan
 from core.preview import round_trip
@@ -39,6 +39,17 @@ class ChannelError:
 
 
 @dataclass(frozen=True)
+class ErrorChannel:
+    """One channel of an error map: what ChannelError holds of it."""
+
+    axis: str
+    index: int
+    max: float
+    rms: float
+    share: float
+
+
+@dataclass(frozen=True)
 class ErrorMap:
     """cells: float32 [h, w], the largest |x−x̂| in each cell, NaN where nothing was looked at yet. row_edges,
     column_edges: cells' borders, h+1 and w+1 numbers. stats: of the values looked at. nrmse: √(Σ(x−x̂)² / Σx²).
@@ -55,6 +66,20 @@ class ErrorMap:
     stats: ErrorStats
     nrmse: float
     done: float
+
+    def ranked(self, count: int = 50) -> tuple[ErrorChannel, ...]:
+        """Of each axis the `count` channels with the largest error; of both together, those first whose largest error
+        is the largest multiple of their axis' median one."""
+        rows: list[tuple[float, ErrorChannel]] = []
+        for e in (self.rows, self.columns):
+            seen = np.nan_to_num(e.max, nan=0.0)
+            middle = float(np.median(seen[seen > 0])) if (seen > 0).any() else 1.0
+            for i in np.argsort(-seen, kind="stable")[:count]:
+                if seen[i] > 0:
+                    channel = ErrorChannel(e.axis, int(i), float(e.max[i]), float(e.rms[i]), float(e.share[i]))
+                    rows.append((float(seen[i]) / middle, channel))
+        rows.sort(key=lambda pair: -pair[0])
+        return tuple(channel for _, channel in rows)
 
 
 def error_map(
@@ -214,18 +239,12 @@ def _far_apart(count: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Part:
-    """What a task found. rows: in the picture. Sums are of squares; counts of values that are finite in the source."""
+    """What a task found. rows: in the picture. cells: the largest |x−x̂| by row in each of the picture's cells."""
 
     rows: np.ndarray
     columns: Columns
-    row_max: np.ndarray
-    row_squares: np.ndarray
-    row_counts: np.ndarray
-    column_max: np.ndarray
-    column_squares: np.ndarray
-    column_counts: np.ndarray
+    errors: BlockErrors
     cells: np.ndarray
-    error: ErrorSum
 
 
 def _run(checkpoint: Checkpoint, t: TensorPlan, rows: _Rows, column_starts: np.ndarray, task: _Task) -> _Part:
@@ -238,33 +257,11 @@ def _run(checkpoint: Checkpoint, t: TensorPlan, rows: _Rows, column_starts: np.n
     wanted = rows.output[np.minimum(at, len(rows.output) - 1)] == numbers
     if not wanted.all():
         source, decoded, at = source[wanted], decoded[wanted], at[wanted]
-    total = measure(source, decoded)
-    with np.errstate(invalid="ignore"):  # Inf less Inf
-        error = np.abs(np.subtract(decoded, source, out=decoded), out=decoded)
-    row_counts, column_counts = (np.full(n, float(m)) for n, m in (error.shape, error.shape[::-1]))
-    if total.nonfinite:
-        finite = np.isfinite(source)
-        error[~finite] = 0
-        row_counts, column_counts = finite.sum(axis=1, dtype=np.float64), finite.sum(axis=0, dtype=np.float64)
-    np.copyto(error, np.inf, where=np.isnan(error))
+    errors, error = block_errors(source, decoded, into=decoded)
     left, right = task.columns
     # Cells of the picture that these columns reach, at the first column of each within them.
     inside = np.unique(np.clip(column_starts, left, right - 1)) - left
-    cells = np.maximum.reduceat(error, inside, axis=1)
-    row_max, column_max = cells.max(axis=1), error.max(axis=0)
-    noise = squares(error)
-    return _Part(
-        rows=rows.shown[at],
-        columns=task.columns,
-        row_max=row_max,
-        row_squares=noise.sum(axis=1, dtype=np.float64),
-        row_counts=row_counts,
-        column_max=column_max,
-        column_squares=noise.sum(axis=0, dtype=np.float64),
-        column_counts=column_counts,
-        cells=cells,
-        error=total,
-    )
+    return _Part(rows.shown[at], task.columns, errors, np.maximum.reduceat(error, inside, axis=1))
 
 
 class _Sums:
@@ -276,11 +273,7 @@ class _Sums:
         self._row_edges = np.arange(self.height + 1) * rows.count // self.height
         self._column_edges = np.arange(width + 1) * t.columns // width
         self._cells = np.full((self.height, width), np.nan, np.float32)
-        self._max = [np.full(n, np.nan, np.float32) for n in (rows.count, t.columns)]
-        self._squares = [np.zeros(n) for n in (rows.count, t.columns)]
-        self._counts = [np.zeros(n) for n in (rows.count, t.columns)]
-        self._error = ErrorSum()
-        self._seen = 0
+        self._channels = ChannelErrors(rows.count, t.columns)
 
     @property
     def column_starts(self) -> np.ndarray:
@@ -288,38 +281,23 @@ class _Sums:
 
     @property
     def done(self) -> float:
-        return self._seen / max(1, len(self._rows.output) * self._tensor.columns)
+        return self._channels.values / max(1, len(self._rows.output) * self._tensor.columns)
 
     def add(self, p: _Part) -> None:
-        left, right = p.columns
-        columns = slice(left, right)
-        self._max[0][p.rows] = np.fmax(self._max[0][p.rows], p.row_max)
-        self._squares[0][p.rows] += p.row_squares
-        self._counts[0][p.rows] += p.row_counts
-        self._max[1][columns] = np.fmax(self._max[1][columns], p.column_max)
-        self._squares[1][columns] += p.column_squares
-        self._counts[1][columns] += p.column_counts
+        self._channels.add(p.errors, p.rows, slice(*p.columns))
         own = np.searchsorted(self._row_edges, p.rows, side="right") - 1
-        first = int(np.searchsorted(self._column_edges, left, side="right")) - 1
+        first = int(np.searchsorted(self._column_edges, p.columns[0], side="right")) - 1
         block = self._cells[:, first : first + p.cells.shape[1]]
         np.fmax.at(block, own, p.cells)
-        self._error.add(p.error)
-        self._seen += len(p.rows) * (right - left)
 
     def exact(self) -> ErrorMap:
         """No error anywhere, every value looked at."""
-        t = self._tensor
-        for of in self._max:
-            of[:] = 0
-        for counts, n in zip(self._counts, (t.columns, self._rows.count), strict=True):
-            counts[:] = n
         self._cells[:] = 0
-        self._seen = len(self._rows.output) * t.columns
-        self._error = ErrorSum(values=self._seen)
+        self._channels.set_exact(len(self._rows.output) * self._tensor.columns)
         return self.map()
 
     def map(self) -> ErrorMap:
-        e = self._error
+        e = self._channels.error
         return ErrorMap(
             tensor=self._tensor.name,
             format=self._tensor.format_name,
@@ -327,16 +305,14 @@ class _Sums:
             cells=self._cells.copy(),
             row_edges=self._row_edges,
             column_edges=self._column_edges,
-            rows=self._channels(0, "output"),
-            columns=self._channels(1, "input"),
+            rows=self._of_axis(0, "output"),
+            columns=self._of_axis(1, "input"),
             stats=e.stats(),
             nrmse=e.nrmse,
             done=min(1.0, self.done),
         )
 
-    def _channels(self, axis: int, name: str) -> ChannelError:
-        sums, counts = self._squares[axis], self._counts[axis]
-        with np.errstate(all="ignore"):
-            rms = np.where(counts > 0, np.sqrt(sums / counts), np.nan)
-            share = sums / sums.sum() if sums.sum() else sums
-        return ChannelError(name, self._max[axis].copy(), rms.astype(np.float32), share.astype(np.float32))
+    def _of_axis(self, axis: int, name: str) -> ChannelError:
+        found = self._channels
+        rms, share = found.rms(axis).astype(np.float32), found.shares(axis).astype(np.float32)
+        return ChannelError(name, found.axes[axis].largest.copy(), rms, share)

@@ -18,11 +18,11 @@ from html import escape
 import numpy as np
 
 from core.inspect.palette import VIRIDIS, shades
+from core.units import format_count, format_number
 
 SHADES = 255  # indices of a PNG that stand for numbers; the last is for those that are none
 NOT_A_NUMBER = (200, 30, 60)
 WIDTH = 860  # of an SVG, in its own units
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 10, 34
 
 
@@ -91,16 +91,8 @@ def data_uri(data: bytes) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that count: '12.3', '2,410', '1.5·10⁻⁹'; '–' for NaN."""
-    if not math.isfinite(value):
-        return "–" if math.isnan(value) else "∞" if value > 0 else "−∞"
-    text = f"{value:.3g}"
-    if 1e3 <= abs(value) < 1e6:
-        text = f"{float(text):,.0f}"
-    elif "e" in text:
-        mantissa, power = text.split("e")
-        text = f"{mantissa}·10{str(int(power)).translate(_RAISED)}"
-    return text.replace("-", "−")
+    """Three digits that count, as the window writes them."""
+    return format_number(value, 3)
 
 
 @dataclass(frozen=True)
@@ -181,7 +173,8 @@ def distribution(title: str, edges: np.ndarray, counts: np.ndarray, levels: np.n
             x, right, y = x_of(edges[i]), x_of(edges[i + 1]), y_of(float(counts[i]))
             parts.append(
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(right - x - 0.5, 0.5):.1f}" height="{base - y:.1f}" '
-                f'fill="var(--s0)"><title>{number(edges[i])} … {number(edges[i + 1])}: {counts[i]:,}</title></rect>'
+                f'fill="var(--s0)"><title>{number(edges[i])} … {number(edges[i + 1])}: '
+                f"{format_count(counts[i])}</title></rect>"
             )
     for level, hit in zip(levels, used, strict=True):
         if low <= level <= high:
@@ -281,7 +274,9 @@ def _x_ticks(low: float, high: float, x_of: Callable[[float], float], height: in
     step = 10.0 ** math.floor(math.log10(max((high - low) / 5, 1)))
     step *= next((m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 8), 10)
     ticks = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    return "".join(f'<text x="{x_of(v):.1f}" y="{height - 18}" text-anchor="middle">{v:,.0f}</text>' for v in ticks)
+    return "".join(
+        f'<text x="{x_of(v):.1f}" y="{height - 18}" text-anchor="middle">{format_count(v)}</text>' for v in ticks
+    )
 
 
 def _legend(names: Sequence[tuple[str, str]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from core.checkpoint.base import Checkpoint
 from core.inspect.outliers import THRESHOLD, OutlierChannel, outlier_channels
 from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
+from core.units import format_count, format_decimals
 
 if TYPE_CHECKING:
     from core.inspect.survey import SurveyRow
@@ -21,6 +22,7 @@ LONE = 8.0  # a row's largest |x| over its RMS, where normal values have 4 to 5
 LOUD = 6.0  # amax over p999 that is a finding though no channel stands out; normal values have about 1.5
 BELOW_MEDIAN = 3.0  # dB of SNR under the model's median: twice the squared error
 GAIN = 1.5  # dB that finer scales gain: about a quarter of a bit
+NEARLY_EXACT = 45.0  # dB of SNR from which a tensor loses so little (0.6 % of its RMS) that nothing has to be done
 MOST_LOOKED_AT = 24  # tensors whose channels are looked at, worst first
 MOST_CHANNELS = 2  # that are named of one tensor and axis
 
@@ -44,7 +46,8 @@ class Finding:
     ratio: channel maximum over the median of channel maxima, or amax over p999 where no channel is named (outlier); dB
     below the model's median SNR (error); dB that smaller groups gain (group gain); values that are not finite
     (refused). weight: for ranking, in dB, higher is worse; inf for refused. text: one sentence. because: one clause for
-    a rule's reason ('channel 1,247 is 38 × the median').
+    a rule's reason ('channel 1 247 is 38 × the median'). minor: as planned the tensor keeps at least NEARLY_EXACT, so
+    that it hardly matters; `text` says so, and it comes after all others.
     """
 
     kind: FindingKind
@@ -56,6 +59,7 @@ class Finding:
     weight: float
     axis: str = ""
     channel: int | None = None
+    minor: bool = False
 
 
 def findings(
@@ -82,7 +86,19 @@ def findings(
         found += [channel_finding(plan, index, c) for c in channels]
         if not channels and _loudness(row) >= LOUD:
             found.append(_loud(plan, index, _loudness(row)))
-    return tuple(sorted(found, key=lambda f: (-f.weight, f.index, f.axis, f.channel or 0)))
+    kept = {
+        i: r.predicted.snr_db for r, i in sound if r.predicted and r.predicted.format == plan.tensors[i].format_name
+    }
+    found = [_weighed(f, kept.get(f.index)) for f in found]
+    return tuple(sorted(found, key=lambda f: (f.minor, -f.weight, f.index, f.axis, f.channel or 0)))
+
+
+def _weighed(finding: Finding, snr_db: float | None) -> Finding:
+    """With what the tensor keeps as planned, where that is nearly everything."""
+    if snr_db is None or not snr_db >= NEARLY_EXACT:
+        return finding
+    kept = "it is stored exactly" if math.isinf(snr_db) else f"it keeps {format_decimals(snr_db, 1)} dB"
+    return replace(finding, minor=True, text=f"{finding.text} As planned {kept}, so this hardly matters.")
 
 
 def channel_finding(plan: Plan, index: int, channel: OutlierChannel) -> Finding:
@@ -94,9 +110,10 @@ def channel_finding(plan: Plan, index: int, channel: OutlierChannel) -> Finding:
         kind=FindingKind.OUTLIER,
         tensor=t.name,
         index=index,
-        text=f"{_called(t)}: {channel.axis} channel {channel.index:,} reaches {times} the median channel; in "
+        text=f"{_called(t)}: {channel.axis} channel {format_count(channel.index)} reaches {times} the median "
+        f"channel; in "
         f"{t.format_name} that coarsens {spoils}.",
-        because=f"channel {channel.index:,} is {times} the median",
+        because=f"channel {format_count(channel.index)} is {times} the median",
         ratio=channel.ratio,
         weight=_outlier_weight(channel.ratio),
         axis=channel.axis,
@@ -150,7 +167,7 @@ def _problem(row: SurveyRow, format_name: str) -> str:
     lost = row.statistics.nonfinite if row.statistics is not None else 0
     if lost:
         values = "value that is" if lost == 1 else "values that are"
-        return f"it holds {lost:,} {values} NaN or infinite, which {format_name} can not store"
+        return f"it holds {format_count(lost)} {values} NaN or infinite, which {format_name} can not store"
     return row.predicted.problem.rstrip(".") if row.predicted is not None else ""
 
 
@@ -184,7 +201,7 @@ def _errors(known: _Known, plan: Plan) -> list[Finding]:
             kind=FindingKind.ERROR,
             tensor=plan.tensors[i].name,
             index=i,
-            text=f"{_called(plan.tensors[i])} keeps {value:.1f} dB in {plan.tensors[i].format_name}, "
+            text=f"{_called(plan.tensors[i])} keeps {format_decimals(value, 1)} dB in {plan.tensors[i].format_name}, "
             f"{middle - value:.1f} dB less than the model's median tensor.",
             because=f"its SNR would be {middle - value:.1f} dB below the median",
             ratio=middle - value,
@@ -217,7 +234,7 @@ def _gains(known: _Known, plan: Plan) -> list[Finding]:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:,.0f} ×" if ratio >= 10 else f"{ratio:.1f} ×"
+    return f"{format_count(ratio)} ×" if ratio >= 10 else f"{ratio:.1f} ×"
 
 
 def _called(t: TensorPlan) -> str:

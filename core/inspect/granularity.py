@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.errors import UserError
+from core.inspect.group_types import WINDOW
 from core.metrics.error import snr_db
 from kernels import ops
 
@@ -33,6 +34,19 @@ class Variant:
     effective_bits: float
 
 
+@dataclass(frozen=True, eq=False)
+class OpenedVariant:
+    """One group under one granularity: the variant of these columns alone, whose scale is therefore theirs.
+
+    first: number of the first column. weights: float32, as they are.
+    """
+
+    variant: Variant
+    first: int
+    weights: np.ndarray
+
+
+SPAN = 256  # columns that are shown under several granularities at once: two groups of the largest
 _GRANULARITIES = (("per tensor", -1), ("per channel", 0), ("groups of 128", 128), ("groups of 64", 64),
                   ("groups of 32", 32))  # fmt: skip
 _SCALE_BITS = 16
@@ -61,6 +75,37 @@ def side_by_side(
         for name, group in _GRANULARITIES
         if group <= 0 or (length % group == 0 and group < length)
     )
+
+
+def span_around(column: int, columns: int) -> tuple[int, int]:
+    """First and last (not included) of the SPAN columns around one of `columns`, from where a group of 128 begins."""
+    first = max(0, min(column // SPAN * SPAN, (columns - SPAN) // 128 * 128))
+    return first, min(columns, first + SPAN)
+
+
+def opened_variant(
+    rows: np.ndarray,
+    row: int,
+    column: int,
+    bits: int,
+    symmetric: bool,
+    name: str,
+    tensor_range: tuple[float, float] | None = None,
+) -> OpenedVariant | None:
+    """The group of one granularity, by its name, that holds a column; None where the rows have no such groups.
+
+    Where a scale serves a whole row or tensor, a window of as many columns as `group_types.WINDOW`. Otherwise as
+    `side_by_side`.
+    """
+    size = next((group for known, group in _GRANULARITIES if known == name), None)
+    if size is None:
+        return None
+    width = size if size > 0 else WINDOW
+    first = column // width * width
+    columns = (first, min(rows.shape[1], first + width))
+    alone = side_by_side(rows, row, columns, bits, symmetric, tensor_range)
+    variant = next((v for v in alone if v.name == name), None)
+    return OpenedVariant(variant, first, rows[row, columns[0] : columns[1]]) if variant is not None else None
 
 
 def _variant(

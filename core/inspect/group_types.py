@@ -111,7 +111,11 @@ class GroupMap:
 
     @property
     def error(self) -> np.ndarray | None:
-        return None if self.original is None else self.reconstruction - self.original
+        """x̂ − x, float32; NaN where both are infinite."""
+        if self.original is None:
+            return None
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self.reconstruction - self.original
 
 
 @dataclass(frozen=True)

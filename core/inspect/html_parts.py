@@ -8,6 +8,7 @@ from html import escape
 import numpy as np
 
 from core.inspect.figures import SHADES, HeatMap, data_uri, number, png
+from core.units import format_count
 
 _WIDE, _FLAT, _TALL, _ROW = 860, 110, 420, 12  # CSS pixels of a heat map
 ROWS = 400  # of a table; the JSON has all
@@ -44,4 +45,4 @@ def heat_figure(picture: HeatMap, alt: str, caption: str, unit: str) -> str:
 
 
 def cut(rows: Sequence[object]) -> str:
-    return f"The first {ROWS:,} of {len(rows):,}; --json has all." if len(rows) > ROWS else ""
+    return f"The first {format_count(ROWS)} of {format_count(len(rows))}; --json has all." if len(rows) > ROWS else ""

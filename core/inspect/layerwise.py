@@ -21,6 +21,7 @@ from core.runtime.decoder import FAMILIES, DecoderWeights, decoder_program
 from core.runtime.load import decoder_config
 from core.runtime.tokenizer import open_text
 from core.runtime.weights import Slot, WeightPlan, plan_weights, read_weights
+from core.units import format_count
 from kernels.matrix import Activations as Arithmetic
 from kernels.matrix import Matrix
 from kernels.program import Attention, Experts, Linear, Program, Step
@@ -111,7 +112,7 @@ def _tokens(checkpoint: Checkpoint, config: DecoderConfig, text: str, limit: int
     ids = open_text(checkpoint).encode(text[: limit * LETTERS])
     if ids and not 0 <= min(ids) <= max(ids) < config.vocab:
         raise UserError(
-            f"The tokenizer knows token {max(ids):,}, but the model has only {config.vocab:,}.",
+            f"The tokenizer knows token {format_count(max(ids))}, but the model has only {format_count(config.vocab)}.",
             "Use the tokenizer that belongs to these weights.",
         )
     return ids[:limit], len(ids) > limit or len(text) > limit * LETTERS

@@ -27,6 +27,7 @@ from core.progress import CancelToken
 from core.recipe import Recipe
 from core.runtime.arithmetic import LLM_INT8_THRESHOLD
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 FINDINGS = 8  # that get their remedies; more are only named
 RANKED = 10  # channels of a tensor that are ranked
@@ -75,7 +76,10 @@ class TensorReport:
         """What a table of channels says above it, and its rows: at most so many outliers, else the largest channels."""
         if not self.outliers:
             return "No channel is an outlier; the largest are", self.ranked[:5]
-        return f"{len(self.outliers):,} outlier channel{'' if len(self.outliers) == 1 else 's'}", self.outliers[:most]
+        return (
+            f"{format_count(len(self.outliers))} outlier channel{'' if len(self.outliers) == 1 else 's'}",
+            self.outliers[:most],
+        )
 
 
 @dataclass(frozen=True)
@@ -265,7 +269,10 @@ def _judged(checkpoint: Checkpoint, report: TensorReport, plan: Plan, index: int
             row, column = _largest(planned, report)
             opened = planned_group(checkpoint, plan, index, row, column)
             grid = group_grid(opened)
-            group = f"row {row:,}, columns {opened.columns[0]:,} to {opened.columns[1] - 1:,}"
+            group = (
+                f"row {format_count(row)}, columns {format_count(opened.columns[0])} to "
+                f"{format_count(opened.columns[1] - 1)}"
+            )
         except UserError as e:
             problem = str(e)
     return TensorReport(

@@ -9,7 +9,7 @@ import numpy as np
 from core.inspect.activations import BREAK_DB, ActivationLayer, Activations, Place
 from core.inspect.figures import Curve, Mark, heat_map, number, profile
 from core.inspect.html_parts import ROWS, cut, figure, heat_figure, table
-from core.units import format_decibels, format_percent
+from core.units import format_count, format_decibels, format_number, format_percent
 
 CLOSELY = 3  # inputs whose weights are shown beside them
 _COLUMNS = 512  # of a picture; wider ones are pooled, the largest counts. A page never shows it narrower
@@ -17,13 +17,14 @@ _DARKEST = 0.02
 
 
 def activations_section(found: Activations, threshold: float) -> str:
-    tokens = f"{len(found.tokens):,} tokens{', the first of the text' if found.cut else ''}"
+    tokens = f"{format_count(len(found.tokens))} tokens{', the first of the text' if found.cut else ''}"
     above = format_percent(found.share_above(threshold), 2)
     breaking = found.breaking()
     total = sum(1 for a in found.layers if a.tokens)
     summary = (
         f"<p>Inputs of every linear layer over {tokens}. {above} of all channels reach {number(threshold)} in some "
-        f"token. One int8 scale for all tokens breaks {len(breaking):,} of {total:,} inputs: the SNR of the median "
+        f"token. One int8 scale for all tokens breaks {format_count(len(breaking))} of {format_count(total)} "
+        f"inputs: the SNR of the median "
         f"token is below {BREAK_DB:.0f} dB.</p>"
     )
     parts = [summary, *(_depth(found, place, threshold) for place in found.places if place is not Place.HEAD)]
@@ -54,14 +55,15 @@ def _depth(found: Activations, place: Place, threshold: float) -> str:
         heat_figure(
             heat_map(pooled, _DARKEST),
             f"Largest magnitude by layer and channel at the {place.value}",
-            f"Layers from top to bottom, {depth.values.shape[1]:,} channels from left to right: the largest |x| over "
+            f"Layers from top to bottom, {format_count(depth.values.shape[1])} channels from left to right: the "
+            f"largest |x| over "
             "all tokens.",
             "",
         ),
     ]
     rows = [
         (
-            f"{c.index:,}",
+            format_count(c.index),
             number(c.max),
             str(c.layer),
             f"{number(c.ratio)} ×",
@@ -69,7 +71,13 @@ def _depth(found: Activations, place: Place, threshold: float) -> str:
         )
         for c in ranked
     ]
-    head = ("Channel", "Largest |x|", "In layer", "Times the median channel", f"Layers where it reaches {threshold:g}")
+    head = (
+        "Channel",
+        "Largest |x|",
+        "In layer",
+        "Times the median channel",
+        f"Layers where it reaches {format_number(threshold)}",
+    )
     return "".join(parts) + table(head, rows, "Channels that stand out most", (0, 1, 2, 3, 4))
 
 
@@ -77,7 +85,9 @@ def _side_by_side(a: ActivationLayer) -> str:
     top = np.argsort(-a.max, kind="stable")[:4]
     marks = [
         Mark(
-            int(c), float(a.max[c]), f"channel {c:,}: |x| up to {number(a.max[c])}, |w| up to {number(a.weight_max[c])}"
+            int(c),
+            float(a.max[c]),
+            f"channel {format_count(c)}: |x| up to {number(a.max[c])}, |w| up to {number(a.weight_max[c])}",
         )
         for c in top
     ]
@@ -97,7 +107,7 @@ def _inputs(found: Activations, threshold: float) -> str:
         (
             escape(a.name),
             escape(a.place.value),
-            f"{a.tokens:,}",
+            format_count(a.tokens),
             number(a.amax),
             f"{number(a.ratio)} ×",
             format_percent(a.share_above(threshold), 2),
@@ -114,9 +124,9 @@ def _inputs(found: Activations, threshold: float) -> str:
         "Tokens",
         "Largest |x|",
         "Times the median channel",
-        f"Columns from {threshold:g} on",
+        f"Columns from {format_number(threshold)} on",
         "INT8 by tensor",
         "INT8 by token",
     )
     inner = table(head, rows[:ROWS], cut(rows), (2, 3, 4, 5, 6, 7))
-    return f"<details open><summary>{len(rows):,} inputs, worst first</summary>{inner}</details>"
+    return f"<details open><summary>{format_count(len(rows))} inputs, worst first</summary>{inner}</details>"

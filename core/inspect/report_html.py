@@ -10,33 +10,14 @@ import numpy as np
 from core.inspect.activations import BREAK_DB
 from core.inspect.figures import cells, number
 from core.inspect.html_parts import ROWS, cut, figure, table
+from core.inspect.measures import MEASURES
 from core.inspect.report import Report
 from core.inspect.report_activations import activations_section
 from core.inspect.report_tensor import tensor_section
-from core.inspect.survey import Measure, SurveyRow
+from core.inspect.survey import SurveyRow
 from core.tensor_info import Role
-from core.units import format_bytes, format_decibels, format_percent
+from core.units import format_bytes, format_count, format_decibels, format_percent, format_signed
 
-# measure → heading, unit, log scale, smallest is bright, what it says
-_MAPS: dict[Measure, tuple[str, str, bool, bool, str]] = {
-    Measure.RANGE: ("Range", "weight units", True, False, "The largest |w| of the tensor."),
-    Measure.OUTLIER_RATIO: ("Outlier ratio", "×", True, False, "The largest |w| over the 99.9th percentile of |w|."),
-    Measure.KURTOSIS: (
-        "Kurtosis",
-        "",
-        True,
-        False,
-        "Fourth central moment over the squared variance; 3 for a normal distribution.",
-    ),
-    Measure.PREDICTED_SNR: ("Predicted SNR", "dB", False, True, "10·log10(Σw² / Σ(w−ŵ)²) in the planned format."),
-    Measure.FINER_GAIN: (
-        "Gain by finer scales",
-        "dB",
-        False,
-        False,
-        "SNR gained by groups of 32, or half as long where they are that short.",
-    ),
-}
 _DEFINITIONS = (
     ("Range", "amax: the largest magnitude of a tensor's finite values, in weight units."),
     ("Outlier ratio", "amax over the 99.9th percentile of the magnitudes. 1 to 2 is usual; 10 wastes three bits."),
@@ -47,7 +28,7 @@ _DEFINITIONS = (
     ("RMS", "The root of the mean square, in the unit of the values."),
     (
         "INT8 by tensor, by token",
-        f"SNR of the median token in int8, one scale for all tokens or one each. It breaks below {BREAK_DB:g} dB.",
+        f"SNR of the median token in int8, one scale for all tokens or one each. Below {BREAK_DB:.0f} dB it breaks.",
     ),
     (
         "Columns above the threshold",
@@ -105,8 +86,9 @@ def page(report: Report) -> str:
     sections.append(("definitions", "What the figures mean", f"<dl>{definitions}</dl>"))
     values = sum(t.values for t in checkpoint.tensors if not t.tied_to)
     about = (
-        f"{checkpoint.container.value}, architecture {checkpoint.architecture or 'unknown'}; {values:,} parameters in "
-        f"{len(checkpoint.tensors):,} tensors, {format_bytes(checkpoint.total_bytes)}."
+        f"{checkpoint.container.value}, architecture {checkpoint.architecture or 'unknown'}; "
+        f"{format_count(values)} parameters in "
+        f"{format_count(len(checkpoint.tensors))} tensors, {format_bytes(checkpoint.total_bytes)}."
     )
     if plan is not None:
         about += f" Judged as {plan.target.name}: {format_bytes(plan.bytes_total)}."
@@ -128,19 +110,21 @@ def _maps(rows: tuple[SurveyRow, ...]) -> str:
     places += layers
     roles = [role.value for role in Role if any(r.role is role for r in shown)]
     parts = []
-    for measure, (title, unit, log, falling, text) in _MAPS.items():
+    for m in MEASURES:
         values = np.full((len(places), len(roles)), np.nan)
         for row in shown:
-            value = row.measure(measure)
+            value = row.measure(m.measure)
             if value is None:
                 continue
             at = places.index(row.layer), roles.index(row.role.value)
-            worse = np.fmin if falling else np.fmax
+            worse = np.fmin if m.falling else np.fmax
             values[at] = worse(values[at], value)
         if np.isfinite(values).any():
             names = ["no layer" if p is None else str(p) for p in places]
-            picture = cells(f"{title} by layer and role", names, roles, values, log, falling, unit)
-            parts.append(f"<h3>{title}</h3>" + figure(picture, f"{text} The worst, where several share a cell."))
+            picture = cells(f"{m.title} by layer and role", names, roles, values, m.log, m.falling, m.unit)
+            parts.append(
+                f"<h3>{m.title}</h3>" + figure(picture, m.definition + " The worst, where several share a cell.")
+            )
     return "".join(parts) or "<p>No tensor could be decoded.</p>"
 
 
@@ -156,7 +140,7 @@ def _findings(report: Report) -> str:
             (
                 escape(r.title),
                 escape(r.format),
-                f"{r.bytes_change:+,} B" if r.possible else "–",
+                f"{format_signed(r.bytes_change)} B" if r.possible else "–",
                 format_decibels(r.after.snr_db) if r.after else "exact" if r.possible else "–",
                 f"{r.gain_db:+.2f} dB" if r.possible and math.isfinite(r.gain_db) else "–",
                 "" if r.possible else escape(r.why_not),
@@ -168,7 +152,9 @@ def _findings(report: Report) -> str:
         width = len(head) if any(row[-1] for row in rows) else len(head) - 1
         parts.append(table(head[:width], [row[:width] for row in rows], numeric=(2, 3, 4)))
     if others:
-        count = f"{len(others):,} more findings" + (f", of which the first {ROWS:,}" if len(others) > ROWS else "")
+        count = f"{format_count(len(others))} more findings" + (
+            f", of which the first {format_count(ROWS)}" if len(others) > ROWS else ""
+        )
         parts.append(f"<details><summary>{count}</summary><ul>{''.join(others[:ROWS])}</ul></details>")
     if any(r.sampled for _, offered in report.findings for r in offered):
         parts.append('<p class="note">Errors are measured on evenly spread rows; `--tensor` measures all of one.</p>')
@@ -184,7 +170,9 @@ def _compared(report: Report) -> str:
             escape(r.other_format),
             format_decibels(r.error.snr_db) if r.error else "–",
             number(r.error.max_error) if r.error else "–",
-            escape(f"{r.worst[0].axis} {r.worst[0].index:,}, {format_percent(r.worst[0].share)}") if r.worst else "–",
+            escape(f"{r.worst[0].axis} {format_count(r.worst[0].index)}, {format_percent(r.worst[0].share)}")
+            if r.worst
+            else "–",
             escape("; ".join(filter(None, (r.match.value if r.error is None else "", r.note)))),
         )
         for r in rows
@@ -202,13 +190,13 @@ def _all_rows(rows: tuple[SurveyRow, ...]) -> str:
         shown.append(
             (
                 escape(r.name),
-                " × ".join(f"{n:,}" for n in r.shape),
+                " × ".join(f"{format_count(n)}" for n in r.shape),
                 escape(r.dtype),
                 *((number(s.amax), number(s.outlier_ratio), number(s.kurtosis)) if s else ("–", "–", "–")),
-                (f'<span class="bad">{s.nonfinite:,}</span>' if s.nonfinite else "0") if s else "–",
+                (f'<span class="bad">{format_count(s.nonfinite)}</span>' if s.nonfinite else "0") if s else "–",
                 escape(p.format) if p else "–",
                 (escape(p.problem) or format_decibels(p.snr_db)) if p else "–",
             )
         )
     inner = table(head, shown[:ROWS], cut(shown), (3, 4, 5, 6, 8))
-    return f"<details><summary>{len(rows):,} tensors</summary>{inner}</details>"
+    return f"<details><summary>{format_count(len(rows))} tensors</summary>{inner}</details>"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from core.inspect.activations import ActivationLayer, Activations, Place
-from core.inspect.compare_rows import CompareRow
+from core.inspect.compare_rows import row_data as compared_row
 from core.inspect.findings import Finding
 from core.inspect.remedies import Remedy
 from core.inspect.report import Report, TensorReport
@@ -40,7 +40,7 @@ def report_data(report: Report) -> dict[str, Any]:
     if report.compared is not None:
         data["compared"] = {
             "path": str(report.other.path) if report.other else "",
-            "tensors": [compared_data(row) for row in report.compared],
+            "tensors": [compared_row(row) for row in report.compared],
         }
     return data
 
@@ -87,6 +87,7 @@ def finding_data(finding: Finding, offered: tuple[Remedy, ...]) -> dict[str, Any
         "axis": finding.axis or None,
         "channel": finding.channel,
         "ratio": finding.ratio,
+        "minor": finding.minor,
         "remedies": [
             {
                 "kind": r.kind.value,
@@ -184,22 +185,6 @@ def input_data(a: ActivationLayer, threshold: float) -> dict[str, Any]:
         "max": numbers(a.max),
         "rms": numbers(a.rms),
         "weight_max": numbers(a.weight_max),
-    }
-
-
-def compared_data(row: CompareRow) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "other_name": row.other_name,
-        "shape": list(row.shape),
-        "other_shape": list(row.other_shape),
-        "format": row.format,
-        "other_format": row.other_format,
-        "match": row.match.value,
-        "error": error_data(row.error),
-        "nrmse": row.nrmse,
-        "note": row.note,
-        "worst_channels": [dict(vars(c)) for c in row.worst],
     }
 
 

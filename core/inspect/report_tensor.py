@@ -11,7 +11,7 @@ from core.inspect.html_parts import figure, heat_figure, table
 from core.inspect.outliers import OutlierChannel
 from core.inspect.report import TensorReport
 from core.inspect.statistics import ChannelStats, magnitude_edges
-from core.units import format_bytes, format_decibels, format_percent
+from core.units import format_bytes, format_count, format_decibels, format_percent
 
 MARKS = 12  # outlier channels that are marked in a profile
 _DARKEST = 0.01  # share of a heat map's cells that may all have the darkest colour
@@ -20,7 +20,7 @@ _DARKEST = 0.01  # share of a heat map's cells that may all have the darkest col
 def tensor_section(t: TensorReport) -> str:
     """Headed by the tensor's name."""
     s, name = t.statistics, t.tensor.name
-    shape = " × ".join(f"{n:,}" for n in t.tensor.shape)
+    shape = " × ".join(f"{format_count(n)}" for n in t.tensor.shape)
     which = f", expert {t.expert}" if t.expert is not None else ""
     facts = [
         f"{shape} of {t.tensor.dtype}{which}",
@@ -29,17 +29,18 @@ def tensor_section(t: TensorReport) -> str:
         f"outlier ratio {number(s.outlier_ratio)}",
         f"standard deviation {number(s.std)}",
         f"kurtosis {number(s.kurtosis)}",
-        f"{s.zeros:,} zeros",
+        f"{format_count(s.zeros)} zeros",
     ]
     if s.nonfinite:
-        facts.append(f'<span class="bad">{s.nonfinite:,} NaN or infinite</span>')
+        facts.append(f'<span class="bad">{format_count(s.nonfinite)} NaN or infinite</span>')
     parts = [f"<h3>{escape(name)}</h3><p>{'; '.join(facts)}.</p>", _quantized(t)]
     if t.cells.size:
         parts.append(
             heat_figure(
                 heat_map(t.cells, _DARKEST),
                 f"Heat map of the magnitudes of {name}",
-                f"Each of {t.cells.shape[0]:,} × {t.cells.shape[1]:,} cells is the largest |w| in it; rows are output "
+                f"Each of {format_count(t.cells.shape[0])} × {format_count(t.cells.shape[1])} cells is the "
+                f"largest |w| in it; rows are output "
                 "channels, columns are input channels.",
                 "weight units",
             )
@@ -65,7 +66,9 @@ def _quantized(t: TensorReport) -> str:
 def _profile(name: str, stats: ChannelStats, what: str, outliers: tuple[OutlierChannel, ...]) -> str:
     curves = [Curve("largest", stats.max, 1), Curve("RMS", stats.rms, 0), Curve(stats.median_name, stats.median, 2)]
     marks = [
-        Mark(c.index, c.max, f"channel {c.index:,}: {number(c.max)}, {number(c.ratio)} × the median channel")
+        Mark(
+            c.index, c.max, f"channel {format_count(c.index)}: {number(c.max)}, {number(c.ratio)} × the median channel"
+        )
         for c in outliers
         if c.axis == stats.axis
     ][:MARKS]
@@ -75,7 +78,7 @@ def _profile(name: str, stats: ChannelStats, what: str, outliers: tuple[OutlierC
 
 def _outliers(t: TensorReport) -> str:
     title, chosen = t.channels(16)
-    rows = [(c.axis, f"{c.index:,}", number(c.max), number(c.rms), f"{number(c.ratio)} ×") for c in chosen]
+    rows = [(c.axis, format_count(c.index), number(c.max), number(c.rms), f"{number(c.ratio)} ×") for c in chosen]
     return table(("Axis", "Channel", "Largest |w|", "RMS", "Times the median channel"), rows, title, (1, 2, 3, 4))
 
 
@@ -86,7 +89,8 @@ def _distribution(t: TensorReport) -> str:
         order = np.flatnonzero(sizes > 0)
         levels, used = sizes[order], np.asarray(t.grid.counts)[order] > 0
         text += (
-            f" Below: the {len(t.grid.levels):,} levels of {t.grid.format} in one group ({t.group}), of which "
+            f" Below: the {format_count(len(t.grid.levels))} levels of {t.grid.format} in one group "
+            f"({t.group}), of which "
             f"{format_percent(t.grid.used, 0)} are used there."
         )
     inner = t.statistics.histogram[1:-1]

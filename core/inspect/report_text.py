@@ -12,7 +12,7 @@ from core.inspect.findings import Finding
 from core.inspect.remedies import Remedy
 from core.inspect.report import Report, TensorReport
 from core.inspect.survey import SurveyRow
-from core.units import format_bytes, format_decibels, format_percent
+from core.units import format_bytes, format_count, format_decibels, format_number, format_percent, format_signed
 
 LINES = 12  # of each table
 
@@ -22,7 +22,7 @@ def text_lines(report: Report) -> Iterator[str]:
     checkpoint, plan = report.checkpoint, report.plan
     yield (
         f"{checkpoint.path}: {checkpoint.container.value}, architecture {checkpoint.architecture or 'unknown'}, "
-        f"{len(checkpoint.tensors):,} tensors, {format_bytes(checkpoint.total_bytes)}"
+        f"{format_count(len(checkpoint.tensors))} tensors, {format_bytes(checkpoint.total_bytes)}"
     )
     if plan is not None:
         yield f"  judged as {plan.target.name}: {format_bytes(plan.bytes_total)}"
@@ -50,7 +50,7 @@ def _rows(rows: tuple[SurveyRow, ...]) -> Iterator[str]:
     yield from _table("The largest outlier ratios", ("tensor", "range", "ratio", "kurtosis"), lines)
     for r, s in [(r, s) for r, s in known if s.nonfinite][:LINES]:
         values = "value that is" if s.nonfinite == 1 else "values that are"
-        yield f"  warning: {r.name} has {s.nonfinite:,} {values} NaN or infinite"
+        yield f"  warning: {r.name} has {format_count(s.nonfinite)} {values} NaN or infinite"
     predicted = [(r, r.predicted) for r in rows if r.predicted is not None]
     for r, p in [(r, p) for r, p in predicted if p.problem][:LINES]:
         yield f"  {r.name} can not be stored as {p.format}: {p.problem}"
@@ -80,18 +80,21 @@ def _tensor(t: TensorReport) -> Iterator[str]:
         f"ratio {number(s.outlier_ratio)}"
     )
     yield f"  standard deviation {number(s.std)}, mean {number(s.mean)}, kurtosis {number(s.kurtosis)}"
-    yield f"  {s.zeros:,} zeros, {s.nonfinite:,} NaN or infinite of {s.values:,} values"
+    yield (
+        f"  {format_count(s.zeros)} zeros, {format_count(s.nonfinite)} NaN or infinite of "
+        f"{format_count(s.values)} values"
+    )
     if t.plan is not None:
         yield f"  planned: {t.plan.format_name}, {format_bytes(t.plan.bytes.total)} ({t.plan.reason})"
     if t.error is not None:
         e = t.error.stats
         yield f"  error: SNR {format_decibels(e.snr_db)}, largest {number(e.max_error)}, RMS {number(e.rms_error)}"
     if t.grid is not None:
-        yield f"  levels in use in {t.group}: {format_percent(t.grid.used, 0)} of {len(t.grid.levels):,}"
+        yield f"  levels in use in {t.group}: {format_percent(t.grid.used, 0)} of {format_count(len(t.grid.levels))}"
     if t.problem:
         yield f"  {t.problem}"
     title, chosen = t.channels(LINES)
-    lines = [(c.axis, f"{c.index:,}", number(c.max), number(c.rms), f"{number(c.ratio)} ×") for c in chosen]
+    lines = [(c.axis, format_count(c.index), number(c.max), number(c.rms), f"{number(c.ratio)} ×") for c in chosen]
     yield from _table(title, ("axis", "channel", "largest", "RMS", "× median"), lines)
 
 
@@ -106,19 +109,23 @@ def _findings(found: tuple[tuple[Finding, tuple[Remedy, ...]], ...]) -> Iterator
             after = format_decibels(r.after.snr_db) if r.after else "exact"
             gain = f", {r.gain_db:+.2f} dB" if math.isfinite(r.gain_db) else ""
             title = r.title if r.format in r.title else f"{r.title} ({r.format})"
-            yield f"    {title}: {r.bytes_change:+,} B, SNR {after}{gain}"
+            yield f"    {title}: {format_signed(r.bytes_change)} B, SNR {after}{gain}"
     if len(found) > LINES:
         priced = sum(1 for _, offered in found if offered)
         more = f", --findings {2 * priced} remedies for more of them" if priced else ""
-        yield f"  {len(found):,} findings in all; --json has every one{more}"
+        yield f"  {format_count(len(found))} findings in all; --json has every one{more}"
 
 
 def _activations(found: Activations, threshold: float) -> Iterator[str]:
     inputs = [a for a in found.layers if a.tokens]
-    yield f"\nActivations over {len(found.tokens):,} tokens"
-    yield f"  {format_percent(found.share_above(threshold), 2)} of the channels reach {threshold:g} in some token"
+    yield f"\nActivations over {format_count(len(found.tokens))} tokens"
     yield (
-        f"  one int8 scale for all tokens breaks {len(found.breaking()):,} of {len(inputs):,} inputs (the median "
+        f"  {format_percent(found.share_above(threshold), 2)} of the channels reach "
+        f"{format_number(threshold)} in some token"
+    )
+    yield (
+        f"  one int8 scale for all tokens breaks {format_count(len(found.breaking()))} of "
+        f"{format_count(len(inputs))} inputs (the median "
         f"token's SNR is below {BREAK_DB:.0f} dB)"
     )
     lines = [
@@ -132,17 +139,24 @@ def _activations(found: Activations, threshold: float) -> Iterator[str]:
         )
         for a in sorted(inputs, key=lambda a: a.tensor_snr_db)[:LINES]
     ]
-    head = ("input of", "largest", "× median", f"from {threshold:g} on", "by tensor", "by token")
+    head = ("input of", "largest", "× median", f"from {format_number(threshold)} on", "by tensor", "by token")
     yield from _table("Worst under one int8 scale", head, lines)
     channels: list[tuple[str, ...]] = []
     for place in found.places:
         if place is not Place.HEAD:
             depth = found.depth_map(place)
             channels += [
-                (place.value, f"{c.index:,}", number(c.max), str(c.layer), f"{number(c.ratio)} ×", str(c.layers_above))
+                (
+                    place.value,
+                    format_count(c.index),
+                    number(c.max),
+                    str(c.layer),
+                    f"{number(c.ratio)} ×",
+                    str(c.layers_above),
+                )
                 for c in depth.outliers(3, threshold)
             ]
-    head = ("place", "channel", "largest", "in layer", "× median", f"layers from {threshold:g} on")
+    head = ("place", "channel", "largest", "in layer", "× median", f"layers from {format_number(threshold)} on")
     yield from _table("Channels that stand out", head, channels)
 
 
@@ -155,18 +169,18 @@ def _compared(rows: tuple[CompareRow, ...]) -> Iterator[str]:
             r.other_format,
             format_decibels(r.error.snr_db),
             number(r.error.max_error),
-            f"{r.worst[0].axis} {r.worst[0].index:,}" if r.worst else "",
+            f"{r.worst[0].axis} {format_count(r.worst[0].index)}" if r.worst else "",
         )
         for r in worst[:LINES]
         if r.error is not None
     ]
     head = ("tensor", "first", "second", "SNR", "largest error", "worst channel")
-    yield from _table(f"{len(worst):,} tensors compared, the lowest SNRs", head, lines)
+    yield from _table(f"{format_count(len(worst))} tensors compared, the lowest SNRs", head, lines)
     apart = [r for r in rows if r.error is None]
     for r in apart[:LINES]:
         yield f"  {r.name or r.other_name}: {r.match.value} {r.note}".rstrip()
     if len(apart) > LINES:
-        yield f"  {len(apart):,} tensors are not compared in all"
+        yield f"  {format_count(len(apart))} tensors are not compared in all"
 
 
 def _table(title: str, head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from core.inspect.picture import PictureParts, Pyramid
 from core.progress import CancelToken
 from core.tensor_info import TensorInfo
 from core.threads import in_parallel, worker_count
+from core.units import format_number
 from kernels import ops
 
 Block = tuple[int, int, Columns]  # first row, last row, columns
@@ -54,7 +55,7 @@ class ChannelStats:
     def median_name(self) -> str:
         """What the medians are called where they are shown: that they are sampled is said."""
         whole = self.median_share in (0.0, 1.0)
-        return "median" if whole else f"median of {100 * self.median_share:.2g} % of the values"
+        return "median" if whole else f"median of {format_number(100 * self.median_share, 2)} % of the values"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class ValueStatistics:
     mean, std (of the population): in float64. kurtosis: Pearson's m4/m2², 3 for a normal distribution, 1 at least;
     0 for a constant. p999: the 99.9th percentile of |x|, the smallest magnitude that at least 99.9 % of the values do
     not exceed: exact for types of 8 and 16 bits; of others, interpolated between neighbours of 8 significant bits,
-    within 2^-7 of the exact one. outlier_ratio: amax / p999; 1 for a tensor of zeros, inf when only p999 is 0.
+    within 2^-7 of the exact one, or 2^-133 where that is below 2^-126 (denormal). outlier_ratio: amax / p999; 1 for a
+    tensor of zeros, inf when only p999 is 0.
     histogram: int64 [MAGNITUDE_BINS + 2], of |x| ≠ 0: below 2^-40, then 1/8 octave each up to 2^40, then above. The
     edges are `magnitude_edges()`; each bin holds its lower edge.
     """

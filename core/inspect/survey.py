@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import astuple, dataclass, replace
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.dtypes import is_readable
 from core.inspect.matrix import Matrix
+from core.inspect.measures import Measure
 from core.inspect.outliers import OutlierChannel, rank_channels
 from core.inspect.predicted import PredictedError, key_of, planned, predict, sample_size
 from core.inspect.statistics import Block, ChannelTotals, ValueStatistics, ValueSums, find_pivot
@@ -23,17 +23,6 @@ from core.threads import in_parallel
 from kernels import ops
 
 LARGE = 128 << 20  # bytes: tensors larger than this come last, so that the first rows are there at once
-
-
-class Measure(Enum):
-    """What the map shows; `SurveyRow.measure` gives the number."""
-
-    RANGE = "range"  # amax, weight units
-    OUTLIER_RATIO = "outlier ratio"  # amax / p999
-    KURTOSIS = "kurtosis"  # 3 for a normal distribution
-    PREDICTED_SNR = "predicted SNR"  # dB, in the plan's format; larger is better
-    PREDICTED_ERROR = "predicted error"  # nRMSE, ‖W−Ŵ‖/‖W‖, 0 … 1
-    FINER_GAIN = "gain by finer scales"  # dB of SNR
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.errors import UserError
+from core.units import format_count
 
 MOST_VALUES = 1 << 20
 
@@ -32,7 +33,7 @@ def synthetic_rows(data: Synthetic) -> np.ndarray:
     Raises UserError for a shape or numbers of which nothing can be made, IndexError for an outlier outside.
     """
     if not (data.rows > 0 and data.columns > 0 and data.rows * data.columns <= MOST_VALUES):
-        raise UserError(f"Teaching data has 1 to {MOST_VALUES:,} values.", "Choose fewer rows or columns.")
+        raise UserError(f"Teaching data has 1 to {format_count(MOST_VALUES)} values.", "Choose fewer rows or columns.")
     if not (np.isfinite(data.std) and data.std > 0 and np.isfinite(data.size) and data.size >= 0):
         raise UserError("The spread is a number above 0, the outlier's size one of 0 or more.", "Change them.")
     values = _normal(data.seed, data.rows * data.columns).reshape(data.rows, data.columns) * data.std

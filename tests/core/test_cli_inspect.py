@@ -18,6 +18,7 @@ from tiny_models import write_llama
 
 from core.cli import main
 from core.inspect.figures import SHADES, palette
+from core.units import format_signed
 
 DOWN = "model.layers.1.mlp.down_proj.weight"
 ROW, COLUMN = 37, 210  # where the planted outlier channel and its largest value are
@@ -144,7 +145,7 @@ def test_findings_have_remedies_with_their_price(capsys, sound) -> None:
     assert all(f["remedies"] == [] for f in data["findings"][2:])
     code, out, _ = run(capsys, sound, "--to", "Q4_K_M", "--findings", "1")
     assert code == 0
-    assert f"{possible[0]['bytes_change']:+,} B" in out
+    assert f"{format_signed(possible[0]['bytes_change'])} B" in out
 
 
 def test_a_tensor_in_the_planned_format(capsys, sound) -> None:

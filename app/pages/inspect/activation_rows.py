@@ -1,48 +1,18 @@
-"""The inputs of all layers as rows of a table, and what one place looks like over the depth of the model."""
+"""The inputs of all layers as rows of a table, and in words."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from app.icons import icon
 from app.models.table import Column
-from core.units import format_count, format_decibels, format_percent
+from core.units import format_count, format_decibels, format_decimals, format_number, format_percent
 
 if TYPE_CHECKING:
-    from core.inspect.activations import ActivationLayer, Activations, Place
-
-
-@dataclass(frozen=True)
-class Depth:
-    """One place over the layers. values: float32 [layers, channels] of max |x|; maxima, rms: float [layers]."""
-
-    layers: tuple[int, ...]
-    values: np.ndarray
-    maxima: np.ndarray
-    rms: np.ndarray
-
-    def shares(self, threshold: float) -> np.ndarray:
-        """Share of each layer's channels at or above the threshold, 0…1."""
-        there = np.maximum(np.count_nonzero(~np.isnan(self.values), axis=1), 1)
-        return np.count_nonzero(self.values >= threshold, axis=1) / there
-
-
-def depth_of(activations: Activations, place: Place) -> Depth:
-    """What a place's inputs reach, layer by layer; of experts, all of a layer together."""
-    found = activations.depth_map(place)
-    squares, tokens = np.zeros(len(found.layers)), np.zeros(len(found.layers))
-    rows = {layer: row for row, layer in enumerate(found.layers)}
-    for one in activations.layers:
-        if one.place is place and one.layer in rows and one.tokens:
-            row = rows[one.layer]
-            squares[row] += one.tokens * float(np.mean(one.rms.astype(np.float64) ** 2))
-            tokens[row] += one.tokens
-    maxima = np.nanmax(found.values, axis=1) if found.values.size else np.zeros(0)
-    return Depth(found.layers, found.values, maxima, np.sqrt(squares / np.maximum(tokens, 1)))
+    from core.inspect.activations import ActivationLayer, Activations
 
 
 def layer_name(layer: ActivationLayer) -> str:
@@ -72,8 +42,11 @@ def layer_columns(threshold: Callable[[], float]) -> tuple[Column, ...]:
             "a scale a token", lambda a: _decibels(a, a.token_snr_db), lambda a: _key(a.token_snr_db), number=True,
             term="per-token INT8 activations",
         ),
-        Column("Max", lambda a: f"{a.amax:.4g}", lambda a: a.amax, number=True, term="activation range"),
-        Column("Max ÷ median", lambda a: f"{a.ratio:.1f} ×", lambda a: a.ratio, number=True, term="channel ratio"),
+        Column("Max", lambda a: format_number(a.amax), lambda a: a.amax, number=True, term="activation range"),
+        Column(
+            "Max ÷ median", lambda a: f"{format_decimals(a.ratio, 1)} ×", lambda a: a.ratio, number=True,
+            term="channel ratio",
+        ),
         Column(
             "Above line", lambda a: format_percent(a.share_above(threshold()), 2),
             lambda a: a.share_above(threshold()), number=True, term="LLM.int8() threshold",
@@ -116,7 +89,10 @@ def in_words(activations: Activations, threshold: float) -> str:
     reached = [a for a in activations.layers if a.tokens]
     broken = activations.breaking()
     share = format_percent(activations.share_above(threshold), 2)
-    words = f"{share} of all columns reach {threshold:.3g}, in {format_count(len(activations.tokens))} tokens."
+    words = (
+        f"{share} of all columns reach {format_number(threshold, 3)}, in "
+        f"{format_count(len(activations.tokens))} tokens."
+    )
     if not broken:
         return f"{words} One INT8 scale holds for every one of the {len(reached)} inputs."
     return (

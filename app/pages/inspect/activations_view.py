@@ -24,7 +24,7 @@ from PySide6.QtWidgets import (
 from app.jobs.inspect_more import ACTIVATIONS_KEY, activations_work
 from app.jobs.runner import Job
 from app.models.table import RowsModel
-from app.pages.inspect.activation_rows import WIDTHS, Depth, depth_of, in_words, layer_columns, layer_name
+from app.pages.inspect.activation_rows import WIDTHS, in_words, layer_columns, layer_name
 from app.pages.inspect.narrow_table import NarrowTable
 from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
@@ -37,6 +37,7 @@ from app.widgets.calm import CalmCombo
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain, term
 from core.inspect.activations import ActivationLayer, Activations
+from core.inspect.activations import DepthMap as Depth
 from core.inspect.layerwise import TOKENS
 from core.runtime.arithmetic import LLM_INT8_THRESHOLD
 
@@ -289,7 +290,7 @@ class ActivationsView(QWidget):
 
     def _show_map(self) -> None:
         place = self.place.currentData()
-        depth = self._depth = depth_of(self.found, place) if self.found is not None and place is not None else None
+        depth = self._depth = self.found.depth_map(place) if self.found is not None and place is not None else None
         if depth is None or not depth.values.size:
             self.map.clear("No token reached this input." if depth is not None else "There are no decoder layers here.")
             return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from app.icons import icon
 from app.models.table import Column, natural_key
 from app.pages.inspect.tensor_pictures import short_name
-from core.units import format_count, format_decibels, format_percent
+from core.units import format_count, format_decibels, format_number, format_percent
 
 if TYPE_CHECKING:
     from core.inspect.compare_rows import CompareRow, WorstChannel
@@ -29,7 +29,7 @@ def compare_columns() -> tuple[Column, ...]:
 
     def largest(rows: Sequence[CompareRow]) -> str:
         figures = [r.error.max_error for r in rows if r.error is not None]
-        return f"{max(figures):.4g}" if figures else ""
+        return f"{format_number(max(figures))}" if figures else ""
 
     def missed(row: CompareRow) -> bool:
         return row.match is not Match.COMPARED
@@ -42,7 +42,7 @@ def compare_columns() -> tuple[Column, ...]:
         Column("Formats", formats, term="format"),
         Column("SNR", lambda r: _snr(r), lambda r: _figure(r, "snr_db"), number=True, term="SNR", total=lowest),
         Column(
-            "Max error", lambda r: f"{r.error.max_error:.4g}" if r.error else "–",
+            "Max error", lambda r: f"{format_number(r.error.max_error)}" if r.error else "–",
             lambda r: _figure(r, "max_error"), number=True, term="max error", total=largest,
         ),
         Column(

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from app.models.table import Column
-from core.units import format_count
+from core.units import format_count, format_decimals, format_number
 
 if TYPE_CHECKING:
-    from app.jobs.inspect_more import OpenedVariant
+    from core.inspect.granularity import OpenedVariant
     from core.inspect.group_types import BitField, GroupMap
 
-MINUS = "\u2212"
 ALL = "all bits"
 
 
@@ -50,7 +49,7 @@ class ValueRow:
         """The bits as a number and, where that is another, what they stand for before scaling."""
         if sum(f.width for f in self.fields) >= 16:  # a number of its own
             return f"0x{self.code:x}"
-        return str(self.code) if self.level == self.code else f"{self.code} ({number(self.level)})"
+        return str(self.code) if self.level == self.code else f"{self.code} ({format_number(self.level)})"
 
     @property
     def offset(self) -> int:
@@ -59,10 +58,10 @@ class ValueRow:
     @property
     def words(self) -> str:
         """For the read-out, what matters most first: there may be little room."""
-        weight = "" if math.isnan(self.weight) else f"{number(self.weight)} → "
-        parts = [f"Column {format_count(self.column)}: {weight}code {self.code_text} → {number(self.stored)}"]
+        weight = "" if math.isnan(self.weight) else f"{format_number(self.weight)} → "
+        parts = [f"Column {format_count(self.column)}: {weight}code {self.code_text} → {format_number(self.stored)}"]
         if not math.isnan(self.error):
-            parts.append(f"error {number(self.error)}, {self.ratio:.2f} of s/2")
+            parts.append(f"error {format_number(self.error)}, {format_decimals(self.ratio, 2)} of s/2")
         if self.fields:
             parts.append(f"{self.hex} at {place_in_file(self.offset)}, {self.bits}")
         return " · ".join(parts)
@@ -175,7 +174,7 @@ def from_variant(opened: OpenedVariant, row: int) -> ShownGroup:
                 _share(error, float(v.scale) / 2),
             )
         )
-    facts = [Fact("scale", number(v.scale)), Fact("zero point", str(v.zero))]
+    facts = [Fact("scale", format_number(v.scale)), Fact("zero point", str(v.zero))]
     formula = "x̂ = scale · (code − zero point)"
     size = v.group if v.group > 0 else len(rows)
     last = opened.first + len(rows) - 1
@@ -187,10 +186,10 @@ def group_columns() -> tuple[Column, ...]:
     """Columns of the table, one row a ValueRow."""
     return (
         Column("Column", lambda r: format_count(r.column), lambda r: r.column, number=True),
-        Column("Weight", lambda r: number(r.weight), lambda r: r.weight, number=True),
+        Column("Weight", lambda r: format_number(r.weight), lambda r: r.weight, number=True),
         Column("Code", lambda r: r.code_text, lambda r: r.code, number=True, term="code"),
-        Column("Stored", lambda r: number(r.stored), lambda r: r.stored, number=True, term="reconstruction"),
-        Column("Error", lambda r: number(r.error), lambda r: abs(r.error), number=True),
+        Column("Stored", lambda r: format_number(r.stored), lambda r: r.stored, number=True, term="reconstruction"),
+        Column("Error", lambda r: format_number(r.error), lambda r: abs(r.error), number=True),
         Column("of s/2", lambda r: _ratio(r.ratio), lambda r: r.ratio, number=True, term="half step"),
         Column("Bytes", lambda r: r.hex, lambda r: r.offset, mono=True, term="packed bytes"),
         Column("Bits", lambda r: r.bits, lambda r: r.bits, term="bits of the bytes"),
@@ -201,21 +200,12 @@ def group_columns() -> tuple[Column, ...]:
 WIDTHS = ("9 999", "−0.001234", "221 (−35)", "−0.001234", "−0.001234", "0.00", "00 00", "bits 4–7", "0x00000000")
 
 
-def number(value: float) -> str:
-    """Four significant digits with a real minus; a dash for what is not known."""
-    if math.isnan(value):
-        return "–"
-    if value == 0:
-        return "0"  # of either sign
-    return f"{value:.4g}".replace("-", MINUS)
-
-
 def place_in_file(offset: int) -> str:
     return f"0x{offset:x}" if offset >= 0 else "–"
 
 
 def _ratio(value: float) -> str:
-    return "–" if math.isnan(value) else f"{value:.2f}"
+    return format_decimals(value, 2)
 
 
 def _share(error: float, half: float) -> float:
@@ -234,7 +224,7 @@ def _bits(field: BitField) -> str:
 
 
 def _value(value: float, code: int | None) -> str:
-    return number(value) if code is None or code == value else f"{number(value)} (code {code})"
+    return format_number(value) if code is None or code == value else f"{format_number(value)} (code {code})"
 
 
 def _where(fields: Sequence[BitField]) -> str:

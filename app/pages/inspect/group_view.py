@@ -13,9 +13,9 @@ from app.models.table import Column, RowsModel
 from app.models.table_view import TablePanel
 from app.pages.inspect.byte_strip import ByteArea
 from app.pages.inspect.group_controls import STORED, GroupControls
-from app.pages.inspect.group_rows import WIDTHS, ShownGroup, from_map, from_variant, group_columns, number
+from app.pages.inspect.group_rows import WIDTHS, ShownGroup, from_map, from_variant, group_columns
 from app.pages.inspect.narrow_table import NOTHING, NarrowTable
-from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
+from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs, in_card
 from app.pages.inspect.state import InspectState
 from app.pages.inspect.teaching import TeachingControls
 from app.pages.inspect.turns import Turns
@@ -26,7 +26,7 @@ from app.widgets.basics import label, quiet_button, set_available
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel, KeyValue, explain
 from core.errors import UserError
-from core.units import format_bits, format_decibels
+from core.units import format_bits, format_decibels, format_number
 
 DELAY = 15  # ms of rest before a group is asked for: a key that repeats asks for one, not for twenty
 WIDE = 600  # px from which the table stands beside the picture
@@ -104,7 +104,7 @@ class GroupView(QWidget):
         self.tabs.tabBar().setStyleSheet(HIGH_TABS)
         self.tabs.setAccessibleName("Pictures of the group")
         self.tabs.tabBar().setAccessibleName("Pictures of the group")
-        self._side = _column(self.granularities, self.variants)
+        self._side = in_card(self.granularities, self.variants)
         self._side.installEventFilter(self)
         self._one = SideTabs(self.tabs, left, self._beside, (PICTURE, TABLE), WIDE)
         self.tabs.addTab(self._side, SIDE)
@@ -363,7 +363,7 @@ def _variant_columns() -> tuple[Column, ...]:
         Column("Granularity", lambda v: v.name, _shared_by, term="granularity"),
         Column("SNR here", lambda v: format_decibels(v.snr_db), lambda v: v.snr_db, number=True, term="SNR"),
         Column("SNR, row", lambda v: format_decibels(v.row_snr_db), lambda v: v.row_snr_db, number=True, term="SNR"),
-        Column("Max error", lambda v: number(v.max_error), lambda v: v.max_error, number=True, term="max error"),
+        Column("Max error", lambda v: format_number(v.max_error), lambda v: v.max_error, number=True, term="max error"),
         Column(
             "Bits a weight", lambda v: format_bits(v.effective_bits), lambda v: v.effective_bits, number=True,
             term="effective bits",

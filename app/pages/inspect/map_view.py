@@ -15,7 +15,7 @@ from app.jobs.inspect import ERROR_KEY, FORMAT_KEY, SURVEY_KEY, TENSOR_KEY, surv
 from app.jobs.runner import Job
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
-from app.pages.inspect.measures import MEASURES, map_rows, survey_columns, value_of, words_about
+from app.pages.inspect.measures import map_rows, survey_columns, value_of, words_about
 from app.pages.inspect.state import InspectState
 from app.pages.inspect.turns import Turns
 from app.plots.model_map import MapTensor, ModelMap, ModelPicture
@@ -26,6 +26,7 @@ from app.widgets.calm import CalmCombo
 from app.widgets.folding import FoldingGrid, Part
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel, explain
+from core.inspect.measures import MEASURES
 from core.units import format_count, format_decimal, format_percent
 
 if TYPE_CHECKING:
@@ -301,7 +302,7 @@ class MapView(QWidget):
         words = "1 tensor has" if lost == 1 else f"{format_count(lost)} tensors have"
         note = f"{words} values that are not finite (NaN or Inf)." if lost else ""
         picture = ModelPicture(
-            f"{measure.title}: {Path(checkpoint.path).name}", measure.unit, self._tensors, self._values,
+            f"{measure.title}: {Path(checkpoint.path).name}", measure.axis, self._tensors, self._values,
             lambda name: words_about(self._rows.get(name), name, measure), measure.log, measure.falling, measure.text,
             None if whole else (),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The measures that the map can be coloured by, and the columns of the table beside it."""
+"""What the map says of a tensor, where its cells are, and the columns of the table beside it."""
 
 from __future__ import annotations
 
@@ -6,64 +6,22 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 from app.models.table import Column, natural_key
 from app.models.tensors import layer_text
 from app.plots.model_map import MapTensor
+from core.inspect.measures import MEASURES, MapMeasure, Measure
 from core.tensor_info import Role, TensorInfo
-from core.units import format_count, format_decibels, format_percent
+from core.units import format_count, format_decimals, format_number
 
 if TYPE_CHECKING:
-    from core.inspect.survey import Measure, SurveyRow
-
-
-@dataclass(frozen=True)
-class MapMeasure:
-    """name: of core.inspect.survey.Measure. title: in the chooser and glossary; unit: on the colour bar."""
-
-    name: str
-    title: str
-    unit: str
-    text: Callable[[float], str]
-    log: bool = True
-    falling: bool = False
-
-
-def _plain(value: float) -> str:
-    return f"{value:.3g}"
-
-
-def _decibels(value: float) -> str:
-    return "exact" if math.isinf(value) and value > 0 else format_decibels(value)
-
-
-def _percent(value: float) -> str:
-    return format_percent(value, 2 if value < 0.1 else 1)
-
-
-MEASURES = (
-    MapMeasure("OUTLIER_RATIO", "Outlier ratio", "outlier ratio", _plain),
-    MapMeasure("RANGE", "Range", "largest |w|", _plain),
-    MapMeasure("KURTOSIS", "Kurtosis", "kurtosis", _plain),
-    MapMeasure("PREDICTED_SNR", "Predicted SNR", "SNR, dB", _decibels, log=False, falling=True),
-    MapMeasure("PREDICTED_ERROR", "Predicted error", "error, % of |w|", _percent),
-    MapMeasure("FINER_GAIN", "Gain by finer scales", "gain, dB", _decibels, log=False),
-)
+    from core.inspect.survey import SurveyRow
 
 
 def value_of(row: SurveyRow, measure: MapMeasure) -> float | None:
     """The number to colour by; None where the measure does not apply."""
-    return row.measure(_measure(measure.name))
-
-
-@cache
-def _measure(name: str) -> Measure:
-    from core.inspect.survey import Measure  # loads the kernels, which the first picture does not wait for
-
-    return Measure[name]
+    return row.measure(measure.measure)
 
 
 def words_about(row: SurveyRow | None, name: str, measure: MapMeasure) -> str:
@@ -75,11 +33,11 @@ def words_about(row: SurveyRow | None, name: str, measure: MapMeasure) -> str:
         problem = row.predicted.problem if row.predicted is not None else ""
         return f"{name}: {measure.title.lower()} does not apply" + (f", {problem}" if problem else "")
     words = f"{name}: {_lower(measure.title)} {measure.text(value)}"
-    if measure.name.startswith("PREDICTED") or measure.name == "FINER_GAIN":
+    if measure.of_format:
         return words + (f" in {row.predicted.format}" if row.predicted is not None else "")
     if row.statistics is not None:
         s = row.statistics
-        words += f" (largest {s.amax:.4g}, 99.9 % are within {s.p999:.4g})"
+        words += f" (largest {format_number(s.amax)}, 99.9 % are within {format_number(s.p999)})"
         if s.nonfinite:
             words += f"; {format_count(s.nonfinite)} values are not finite"
     return words
@@ -89,6 +47,7 @@ def _lower(title: str) -> str:
     return title if title.endswith("SNR") else title[:1].lower() + title[1:]
 
 
+SNR = next(m for m in MEASURES if m.measure is Measure.PREDICTED_SNR)
 _LAYER = re.compile(r"^(.*?\b(?:layers|blk|h|blocks)\.\d+\.)")
 _EXPERT = re.compile(r"\bexperts\.\d+\.")
 
@@ -158,12 +117,12 @@ def survey_columns(rows: Mapping[str, SurveyRow]) -> tuple[Column, ...]:
     return (
         Column("Tensor", lambda t: t.name, lambda t: natural_key(t.name), term="tensor", mono=True),
         Column("Layer", lambda t: layer_text(t.layer), lambda t: _number(t.layer), number=True, term="layer"),
-        figure("Outlier ratio", "outlier ratio", statistic("outlier_ratio"), lambda v: f"{v:.2f}"),
-        figure("Largest |w|", "range", statistic("amax"), lambda v: f"{v:.4f}"),
-        figure("Kurtosis", "kurtosis", statistic("kurtosis"), lambda v: f"{v:.2f}"),
+        figure("Outlier ratio", "outlier ratio", statistic("outlier_ratio"), lambda v: format_decimals(v, 2)),
+        figure("Largest |w|", "range", statistic("amax"), lambda v: format_decimals(v, 4)),
+        figure("Kurtosis", "kurtosis", statistic("kurtosis"), lambda v: format_decimals(v, 2)),
         Column("Format", form, term="format"),
-        figure("SNR (dB)", "SNR", predicted("snr_db"), lambda v: _decibels(v).removesuffix(" dB")),
-        figure("Finer gain (dB)", "gain by finer scales", predicted("finer_gain_db"), lambda v: f"{v:.1f}"),
+        figure("SNR (dB)", "SNR", predicted("snr_db"), lambda v: SNR.text(v).removesuffix(" dB")),
+        figure("Finer gain (dB)", "gain by finer scales", predicted("finer_gain_db"), lambda v: format_decimals(v, 1)),
     )
 
 

@@ -29,7 +29,7 @@ from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 from core.plan import Action
 from core.recipe import Recipe
-from core.units import format_count
+from core.units import format_count, format_decimals
 
 REST = 300  # ms without news of the survey before findings are looked for
 MOST = 100  # findings in the list; the rest is only counted
@@ -241,8 +241,9 @@ class RemediesPanel(QWidget):
         others = (r.predicted for r in self._state.survey.values() if r.predicted is not None)
         middle = median(p.snr_db for p in others if not p.problem and math.isfinite(p.snr_db))
         self.now.setText(
-            f"In {found.format} the tensor keeps {found.snr_db:.1f} dB on a sample, the model's median tensor "
-            f"{middle:.1f} dB."
+            f"In {found.format} the tensor keeps {format_decimals(found.snr_db, 1)} dB on a sample, the model's "
+            f"median tensor "
+            f"{format_decimals(middle, 1)} dB."
         )
         self.now.show()
 

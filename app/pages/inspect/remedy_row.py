@@ -10,7 +10,15 @@ from PySide6.QtWidgets import QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.theme import SPACE_1, SPACE_2
 from app.widgets.basics import IconLabel, button, label, set_available, set_role
-from core.units import MINUS, format_bytes, format_decibels, format_decimal, format_percent
+from core.units import (
+    MINUS,
+    format_bytes,
+    format_decibels,
+    format_decimal,
+    format_decimals,
+    format_percent,
+    format_signed,
+)
 
 if TYPE_CHECKING:
     from core.inspect.remedies import Remedy
@@ -57,8 +65,8 @@ class RemedyRow(QFrame):
         self.bytes.setText(signed_bytes(remedy.bytes_change) if remedy.possible else "")
         self.bytes.setAccessibleName(f"Change in bytes: {self.bytes.text()}")
         self.bytes.setToolTip(
-            f"The file changes by exactly {remedy.bytes_change:+,} bytes".replace(",", "\u202f")
-            + f" ({format_bytes(abs(remedy.bytes_change))})"
+            f"The file changes by exactly {format_signed(remedy.bytes_change)} bytes "
+            f"({format_bytes(abs(remedy.bytes_change))})"
         )
         self.gain.setText(gain_text(remedy))
         self.gain.setVisible(remedy.possible)
@@ -94,7 +102,10 @@ def gain_text(remedy: Remedy) -> str:
         return f"SNR {format_decibels(after)}; as planned it can not be stored"
     if math.isfinite(before) and math.isfinite(after):
         share = 10 ** ((before - after) / 20) - 1
-        words = f"SNR {before:.2f} → {format_decibels(after)}, error {format_percent(share, 0, signed=True)}"
+        words = (
+            f"SNR {format_decimals(before, 2)} → {format_decibels(after)}, error "
+            f"{format_percent(share, 0, signed=True)}"
+        )
         words += ": worse than now" if after < before else ""
     else:
         words = f"SNR {format_decibels(before)} → {format_decibels(after)}"

@@ -20,7 +20,7 @@ from app.jobs.inspect import (
 )
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
-from app.pages.inspect.channel_tables import error_columns, ranked_errors, weight_columns
+from app.pages.inspect.channel_tables import error_columns, weight_columns
 from app.pages.inspect.state import InspectState
 from app.pages.inspect.tensor_pictures import (
     distribution_of,
@@ -42,7 +42,7 @@ from app.widgets.folding import FoldingGrid, Part
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 from app.widgets.tiles import Tiles
-from core.units import format_count, format_decibels, format_percent
+from core.units import format_count, format_decibels, format_decimals, format_number, format_percent
 
 if TYPE_CHECKING:
     from core.inspect.error_map import ErrorMap
@@ -283,7 +283,7 @@ class TensorView(QWidget):
             return
         self._error = found
         shown = (self._show_heat, self._show_facts, self._show_profile) if self.error_button.isChecked() else ()
-        self._turns.add(*shown, lambda: self.error_channels.model.set_rows(ranked_errors(found)))
+        self._turns.add(*shown, lambda: self.error_channels.model.set_rows(found.ranked()))
 
     # ---- what is shown ---------------------------------------------------------------------------------------------
 
@@ -368,10 +368,10 @@ class TensorView(QWidget):
         if reply is None:
             return
         s, facts = reply.statistics, self.weight_facts
-        facts.set("Range", f"{s.min:.4g} … {s.max:.4g}".replace("-", "−"))
-        facts.set("Standard deviation", f"{s.std:.4g}")
-        facts.set("Kurtosis", f"{s.kurtosis:.2f}")
-        facts.set("Outlier ratio", f"{s.outlier_ratio:.2f}")
+        facts.set("Range", f"{format_number(s.min)} … {format_number(s.max)}")
+        facts.set("Standard deviation", format_number(s.std))
+        facts.set("Kurtosis", format_decimals(s.kurtosis, 2))
+        facts.set("Outlier ratio", format_decimals(s.outlier_ratio, 2))
         facts.set("Outlier channels", format_count(len(reply.outliers)))
         facts.set("Zeros", format_percent(s.zeros / max(1, s.values)))
         facts.set("Not finite", format_count(s.nonfinite))
@@ -379,8 +379,8 @@ class TensorView(QWidget):
             e, facts = self._error.stats, self.error_facts
             facts.set("SNR", format_decibels(e.snr_db))
             facts.set("nRMSE", format_percent(self._error.nrmse, 2))
-            facts.set("Max error", f"{e.max_error:.3g}")
-            facts.set("RMS error", f"{e.rms_error:.3g}")
+            facts.set("Max error", format_number(e.max_error, 3))
+            facts.set("RMS error", format_number(e.rms_error, 3))
             facts.set("Rows seen", "all" if self._error.done >= 1 else format_percent(self._error.done, 0))
 
     # ---- channels --------------------------------------------------------------------------------------------------

@@ -173,7 +173,7 @@ def test_sorting_csv_and_json(tmp_path):
     assert by_name["only"]["shape"] == "2×2"
     data = {t["name"]: t for t in json.loads(to_json(rows))["tensors"]}
     assert data["=1+1"]["exact"] is True
-    assert data["=1+1"]["snr_db"] is None
+    assert data["=1+1"]["error"]["snr_db"] is None
     assert data["layers.10.w"]["nrmse"] == 0.5
     assert data["only"]["match"] == "only in the first"
 

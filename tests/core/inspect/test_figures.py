@@ -138,5 +138,5 @@ def test_cells_are_named_and_the_worst_is_bright() -> None:
 
 def test_numbers_are_short() -> None:
     values = (0.0, 12.345, -0.00123, 1e-9, 2.5e12, 2412.7, 999_999.0, float("nan"), float("-inf"))
-    texts = ("0", "12.3", "−0.00123", "1·10⁻⁹", "2.5·10¹²", "2,410", "1,000,000", "–", "−∞")
+    texts = ("0", "12.3", "−0.00123", "10⁻⁹", "2.5·10¹²", "2\u202f410", "10⁶", "–", "−∞")
     assert tuple(map(number, values)) == texts

@@ -246,6 +246,7 @@ class Figures:
     problem: str = ""
     snr_db: float = 20.0
     finer_gain_db: float | None = 0.5
+    format: str = "w4a16-g128"
     extra: dict[str, float] = field(default_factory=dict)
 
 
@@ -277,6 +278,23 @@ def test_findings_are_ranked_and_said_in_words(llama):
     assert found[2].text.endswith("keeps 14.0 dB in w4a16-g128, 6.0 dB less than the model's median tensor.")
     assert found[4].because == "finer scales gain 2.5 dB"
     assert all(plan.tensors[f.index].action is Action.QUANTIZE for f in found)
+
+
+def test_what_is_nearly_exact_says_that_it_hardly_matters_and_comes_last(llama):
+    plan = make_plan(llama, Recipe("w8a16-channel"))
+    fine = Figures(outlier_ratio=40, snr_db=47.25, format="w8a16-channel")
+    loud = Figures(outlier_ratio=12, snr_db=40, format="w8a16-channel")
+    found = findings(rows_of(plan, down_proj=fine, v_proj=loud, up_proj=replace(fine, snr_db=math.inf)), plan)
+    outliers = [f for f in found if f.kind is FindingKind.OUTLIER]
+    assert [f.minor for f in found] == sorted(f.minor for f in found), "after all that matter, however loud"
+    assert ["v_proj" in f.tensor for f in outliers[:2]] == [True, True]
+    texts = [f.text for f in outliers if f.minor]
+    assert len(texts) == 4
+    assert all("hardly matters" in text for text in texts)
+    assert sum("As planned it keeps 47.2 dB, so this" in text for text in texts) == 2
+    assert sum("As planned it is stored exactly, so this" in text for text in texts) == 2
+    stale = findings(rows_of(plan, down_proj=replace(fine, format="Q8_0")), plan)
+    assert not any(f.minor for f in stale), "predicted in another format than the plan's"
 
 
 def test_a_channel_is_named_with_its_ratio(llama):

@@ -246,3 +246,11 @@ def test_cancelled_and_cut_short(tmp_path: Path) -> None:
         path.write_bytes(path.read_bytes()[:-100])
         with pytest.raises(UserError):
             inspect_tensor(checkpoint, checkpoint.tensors[0], CancelToken())
+
+
+def test_p999_of_denormals_is_within_a_step_of_the_upper_sixteen_bits(tmp_path: Path) -> None:
+    values = np.random.default_rng(5).integers(1, 1 << 20, (64, 96), np.uint32).view(np.float32)
+    exact = float(np.sort(values.ravel())[math.ceil(0.999 * values.size - 1e-9) - 1])
+    found = look(write(tmp_path, values, "F32"))
+    assert found.amax == float(values.max())
+    assert abs(found.p999 - exact) <= 2.0**-133
