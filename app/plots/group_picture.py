@@ -10,7 +10,8 @@ from PySide6.QtCore import QPointF, Qt, Signal
 from PySide6.QtGui import QColor, QPen
 from PySide6.QtWidgets import QWidget
 
-from app.plots.colors import ERRORS, WEIGHTS
+from app.plots.color_key import ColorKey, ColorKeyItem
+from app.plots.colors import ERRORS, WEIGHTS, shades
 from app.plots.panel import PlotPanel
 from app.plots.series import LegendItem
 from app.theme import Theme
@@ -174,7 +175,9 @@ class GranularityPicture(PlotPanel):
         self._snr: tuple[float, ...] = ()
         self._weights = np.zeros(0)
         self._first = 0
+        self.key = ColorKey()
         super().__init__("Error by granularity", "No data yet: choose a tensor to see it.", parent)
+        self._figure_layout.addWidget(self.key)
 
     def clear(self, text: str = "") -> None:
         self._names, self._errors, self._snr = (), (), ()
@@ -199,14 +202,20 @@ class GranularityPicture(PlotPanel):
         self._edges = tuple(tuple(e) for e in edges)
         self._errors = tuple(np.abs(np.asarray(e, float)) for e in errors)
         self.redraw(title)
+        error, weight = self._tops()
+        self.key.show_items((ColorKeyItem("|weight|", WEIGHTS, weight), ColorKeyItem("|error|", ERRORS, error)))
+
+    def _tops(self) -> tuple[float, float]:
+        """The largest |error| of all strips and the largest |weight|: the bright ends of their colours."""
+        error = max((float(np.nanmax(e, initial=0.0)) for e in self._errors), default=0.0)
+        return error or 1.0, float(np.nanmax(np.abs(self._weights), initial=0.0)) or 1.0
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         import pyqtgraph
 
         plot.showGrid(x=False, y=False)
         columns = len(self._weights)
-        top = max((float(np.nanmax(e, initial=0.0)) for e in self._errors), default=0.0) or 1.0
-        largest = float(np.nanmax(np.abs(self._weights), initial=0.0)) or 1.0
+        top, largest = self._tops()
         self._add_strip(plot, 0, np.abs(self._weights), largest, WEIGHTS)
         for row, (error, edges) in enumerate(zip(self._errors, self._edges, strict=True), 1):
             self._add_strip(plot, row, error, top, ERRORS)
@@ -228,7 +237,7 @@ class GranularityPicture(PlotPanel):
         import pyqtgraph
 
         image = pyqtgraph.ImageItem(np.nan_to_num(values)[:, None])
-        image.setColorMap(pyqtgraph.colormap.get(colors))
+        image.setLookupTable(shades(colors))
         image.setLevels((0.0, top))
         image.setRect(self._first - 0.5, row - 0.4, len(values), 0.8)
         plot.addItem(image)

@@ -98,7 +98,7 @@ class PlotPanel(FigurePanel):
             for side in ("left", "bottom"):
                 write_numbers(plot.getAxis(side))
             plot.scene().sigMouseMoved.connect(self._on_pointer)
-            self._figure_layout.addWidget(plot)
+            self._figure_layout.insertWidget(0, plot, 1)
         return self._plot
 
     def _style(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:

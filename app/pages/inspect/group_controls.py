@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from PySide6.QtCore import Signal
 from PySide6.QtGui import QResizeEvent, QStandardItemModel
 from PySide6.QtWidgets import QBoxLayout, QCheckBox, QHBoxLayout, QSpinBox, QWidget
@@ -72,6 +74,10 @@ class GroupControls(QWidget):
         self.granularity.activated.connect(lambda _row: self._on_scheme())
         self.bits.valueChanged.connect(lambda _value: self.scheme_changed.emit())
         self.symmetric.toggled.connect(lambda _on: self.scheme_changed.emit())
+        self.bits.valueChanged.connect(lambda _value: self._set_own())
+        self.symmetric.toggled.connect(lambda _on: self._set_own())
+        self._own = False  # whether the user has chosen bits or symmetry for this format
+        self._followed = ""
         self._side_by_side = False
         self._show_what_counts()
 
@@ -84,6 +90,22 @@ class GroupControls(QWidget):
         """By name; nothing is emitted."""
         self.granularity.setCurrentIndex(max(0, self.granularity.findData(name)))
         self._show_what_counts()
+
+    def follow(self, name: str, bits: float, symmetric: bool) -> None:
+        """Start from what a format has; what the user then chooses stays until another one. Nothing is emitted."""
+        if name != self._followed:
+            self._followed, self._own = name, False
+        if self._own:
+            return
+        for box in (self.bits, self.symmetric):
+            box.blockSignals(True)
+        self.bits.setValue(math.ceil(bits))  # within what the field allows
+        self.symmetric.setChecked(symmetric)
+        for box in (self.bits, self.symmetric):
+            box.blockSignals(False)
+
+    def _set_own(self) -> None:
+        self._own = True
 
     def set_teaching(self, on: bool) -> None:
         """Made-up data is in no file: there is no format to store it."""

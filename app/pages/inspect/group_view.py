@@ -26,7 +26,7 @@ from app.widgets.basics import label, quiet_button, set_available
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel, KeyValue, explain
 from core.errors import UserError
-from core.units import format_bits, format_decibels, format_number
+from core.units import format_bits, format_count, format_decibels, format_number
 
 DELAY = 15  # ms of rest before a group is asked for: a key that repeats asks for one, not for twenty
 WIDE = 600  # px from which the table stands beside the picture
@@ -158,6 +158,7 @@ class GroupView(QWidget):
 
     def _on_teaching(self, on: bool) -> None:
         self.outlier.setVisible(on)
+        self._tell_teaching()
         self.controls.set_teaching(on)
         self._column = self.outlier.data.column if on else 0
         if not on:
@@ -220,6 +221,9 @@ class GroupView(QWidget):
         state, controls = self._state, self.controls
         if not self.isVisible():
             return
+        contract = state.contract
+        if contract is not None and not self.teaching.isChecked():
+            controls.follow(contract.name, contract.bits, contract.symmetric)
         ask = GroupAsk(
             controls.row.value(), self._column, state.format_name, controls.bits.value(),
             controls.symmetric.isChecked(), controls.opened,
@@ -317,7 +321,7 @@ class GroupView(QWidget):
         symmetric = "symmetric" if self.controls.symmetric.isChecked() else "asymmetric"
         lead = "Teaching data" if self.teaching.isChecked() or self._state.tensor is None else self._state.tensor.name
         self.granularities.show_errors(
-            f"{lead}: {self.controls.bits.value()} bits {symmetric}, row {reply.row}",
+            f"{lead}: {self.controls.bits.value()} bits {symmetric}, row {format_count(reply.row)}",
             [v.name for v in reply.variants],
             [v.reconstruction - reply.weights for v in reply.variants],
             [v.snr_db for v in reply.variants],
@@ -346,13 +350,19 @@ class GroupView(QWidget):
             self.variants.setVisible(self._side.height() >= SIDE_HEIGHT)
         return False
 
+    def _tell_teaching(self) -> None:
+        """While made-up data is in view, the page's tensor and format are not what is looked at."""
+        self._state.set_teaching(self.teaching.isChecked() and self.isVisible())
+
     def showEvent(self, event: QShowEvent) -> None:
         super().showEvent(event)
+        self._tell_teaching()
         if self._stale:
             self._timer.start()
 
     def hideEvent(self, event: QHideEvent) -> None:
         super().hideEvent(event)
+        self._tell_teaching()
         self._timer.stop()
         self._services.jobs.discard(GROUP_KEY)
 

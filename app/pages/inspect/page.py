@@ -23,7 +23,7 @@ from app.pages.base import Page
 from app.pages.inspect.state import KEEP, InspectState
 from app.services import Services
 from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
-from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box
+from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box, set_available
 from app.widgets.calm import CalmCombo
 from app.widgets.text import term
 
@@ -73,6 +73,7 @@ class InspectPage(Page):
         state.plan_changed.connect(self._show_formats)
         state.tensor_changed.connect(self._on_tensor)
         state.format_changed.connect(self._show_formats)
+        state.teaching_changed.connect(self._on_teaching)
         state.opened.connect(lambda _name: self.show_view("tensor"))
         self._on_model()
 
@@ -254,6 +255,11 @@ class InspectPage(Page):
     def _choose_expert(self, number: int) -> None:
         if self.state.tensor is not None:
             self.state.choose(self.state.tensor.name, number)
+
+    def _on_teaching(self) -> None:
+        why = "Teaching data is shown; untick it to look at the model again." if self.state.teaching else ""
+        for chooser in (self.tensor, self.format, self.expert):
+            set_available(chooser, why)
 
     def _show_formats(self) -> None:
         if not self.isVisible():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, QTimer
+from PySide6.QtCore import Qt, QTimer
 from PySide6.QtWidgets import (
     QHBoxLayout,
-    QListWidget,
     QListWidgetItem,
     QScrollArea,
     QStackedWidget,
@@ -20,6 +19,8 @@ from PySide6.QtWidgets import (
 
 from app.jobs.inspect_more import FINDINGS_KEY, REMEDIES_KEY, Offered, findings_work, remedies_work
 from app.jobs.plan import PLAN_KEY, PlanReply, plan_work
+from app.pages.inspect.changes import Change, Key, key_of
+from app.pages.inspect.findings_list import FINDING, MOST, FindingsList
 from app.pages.inspect.remedy_row import RemedyRow, gain_text, signed_bytes
 from app.pages.inspect.state import InspectState
 from app.services import Services
@@ -32,27 +33,6 @@ from core.recipe import Recipe
 from core.units import format_count, format_decimals
 
 REST = 300  # ms without news of the survey before findings are looked for
-MOST = 100  # findings in the list; the rest is only counted
-FINDING = Qt.ItemDataRole.UserRole
-
-
-@dataclass(frozen=True)
-class Change:
-    """What was put into the recipe, so that it can be taken out again."""
-
-    before: Recipe
-    after: Recipe
-    words: str
-
-    def undone(self, recipe: Recipe) -> Recipe:
-        """The recipe without it; changes that were made since stay."""
-        if recipe == self.after:
-            return self.before
-        added = [r for r in self.after.rules if r not in self.before.rules]
-        gone = tuple(r for r in self.before.rules if r not in self.after.rules)
-        rules = (*gone, *(r for r in recipe.rules if r not in added))
-        method = self.before.method if recipe.method is self.after.method else recipe.method
-        return replace(recipe, rules=rules, method=method)
 
 
 class RemediesPanel(QWidget):
@@ -68,6 +48,9 @@ class RemediesPanel(QWidget):
         self.changes: list[Change] = []
         self._pending: Change | None = None  # waits for its plan
         self._undoing = False
+        self._next: tuple[Key, ...] = ()  # where to go once the finding that was dealt with is gone, …
+        self._treated: Key = ()  # … which is this one
+        self._moved_on = False
         self._stale = True
         self._timer = QTimer(self, singleShot=True, interval=REST)
         self._timer.timeout.connect(self._look)
@@ -84,13 +67,7 @@ class RemediesPanel(QWidget):
 
     def _make_parts(self) -> None:
         self.count = label("", "muted")
-        self.list = QListWidget()
-        self.list.setAccessibleName("Findings, worst first")
-        self.list.setToolTip("Choose one to see what can be done about it; Enter or a double click shows its tensor")
-        self.list.setWordWrap(True)
-        self.list.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-        self.list.setMinimumHeight(96)
-        self.list.viewport().installEventFilter(self)
+        self.list = FindingsList()
         self.none = label("", "muted", wrap=True)
         self.none.setAlignment(Qt.AlignmentFlag.AlignTop)
         self.heading = label("", "heading", wrap=True)
@@ -163,26 +140,30 @@ class RemediesPanel(QWidget):
     def _show_findings(self, found: tuple[Any, ...]) -> None:
         """Replace the list; the finding that is looked at stays chosen if it is still there."""
         self._stale = not found
-        kept = _key(self.chosen) if self.chosen is not None else None
+        kept = key_of(self.chosen) if self.chosen is not None else None
         self.findings = found
-        self.list.blockSignals(True)
-        self.list.clear()
-        for finding in found[:MOST]:
-            item = QListWidgetItem(finding.text)
-            item.setData(FINDING, finding)
-            item.setToolTip(finding.tensor)
-            self.list.addItem(item)
-            if _key(finding) == kept:
-                self.list.setCurrentItem(item)
-        self.list.blockSignals(False)
-        self._fit_items()
+        self.list.show_findings(found, kept)
         more = f", the worst {MOST} are listed" if len(found) > MOST else ""
-        self.count.setText(f"{format_count(len(found))}{more}" if found else "")
+        slight = ", none of which matters much" if found and all(f.minor for f in found) else ""
+        self.count.setText(f"{format_count(len(found))}{slight or more}" if found else "")
         self._stack.setCurrentIndex(1 if found else 0)
         self.none.setText(self._why_none())
+        if found:
+            self._go_on()
         if found and self.list.currentItem() is None:
             self.chosen = None
             self._show_remedies_of(None)
+
+    def _go_on(self) -> None:
+        """After a remedy, to the next finding once its own is gone or hardly matters; after Undo, back to it."""
+        item = self.list.currentItem()
+        now = item.data(FINDING) if item is not None else None
+        if now is not None and not (now.minor and key_of(now) == self._treated):
+            return  # such as one that the remedy was not enough for: what else can be done is shown
+        going_on = bool(self._treated)
+        if self.list.choose_first(self._next):
+            self._moved_on = going_on
+            self._show_undo()
 
     def _why_none(self) -> str:
         if self._state.checkpoint is None:
@@ -196,7 +177,7 @@ class RemediesPanel(QWidget):
 
     def _on_item(self, item: QListWidgetItem | None) -> None:
         finding = item.data(FINDING) if item is not None else None
-        self.chosen = finding
+        self.chosen, self._next = finding, ()
         plan = self._state.plan
         sources = plan.tensors[finding.index].source.sources if finding is not None and plan is not None else ()
         self._source = sources[0].name if sources else ""
@@ -287,7 +268,7 @@ class RemediesPanel(QWidget):
         words = (
             f"{self.chosen.tensor}: {remedy.title}{because}. {signed_bytes(remedy.bytes_change)}, {gain_text(remedy)}."
         )
-        self._begin(Change(recipe, after, words), after, undoing=False)
+        self._begin(Change(recipe, after, words, key_of(self.chosen)), after, undoing=False)
 
     def _undo(self) -> None:
         recipe = self._services.session.current.recipe
@@ -310,10 +291,15 @@ class RemediesPanel(QWidget):
         change = self._pending
         if change is None:
             return
+        keys, self._moved_on = [key_of(f) for f in self.findings], False
         if self._undoing:
             self.changes.pop()
+            self._next, self._treated = (change.finding,), ()
+            self.chosen = None
         else:
             self.changes.append(change)
+            at = keys.index(change.finding) if change.finding in keys else 0
+            self._next, self._treated = (*keys[at + 1 :], *keys[:at]), change.finding
         self._end()
         recipe = reply.plan.recipe
         self._services.session.update(recipe=recipe, target=recipe.target, plan=reply.plan)
@@ -330,7 +316,8 @@ class RemediesPanel(QWidget):
 
     def _show_undo(self) -> None:
         last = self.changes[-1] if self.changes else None
-        self.done.setText(f"In the recipe: {last.words}" if last is not None else "")
+        further = " The next finding is chosen." if self._moved_on else ""
+        self.done.setText(f"Put into the recipe: {last.words}{further}" if last is not None else "")
         self.done.setVisible(last is not None)
         self.undo.setVisible(last is not None)
         set_available(self.undo)
@@ -346,6 +333,7 @@ class RemediesPanel(QWidget):
             self._services.jobs.discard(key)
         self._timer.stop()
         self._pending, self.changes, self.chosen = None, [], None
+        self._next, self._treated, self._moved_on = (), (), False
         self.error.hide()
         self._show_findings(())
         self._show_remedies_of(None)
@@ -376,20 +364,6 @@ class RemediesPanel(QWidget):
         if self._stale:
             self._timer.start()
 
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if watched is self.list.viewport() and event.type() == QEvent.Type.Resize:
-            self._fit_items()
-        return False
-
-    def _fit_items(self) -> None:
-        """Heights for wrapped sentences: Qt's own hint knows one line only."""
-        width = self.list.viewport().width() - 6 * SPACE_1
-        metrics = self.list.fontMetrics()
-        for number in range(self.list.count()):
-            item = self.list.item(number)
-            box = metrics.boundingRect(0, 0, max(width, 40), 10_000, int(Qt.TextFlag.TextWordWrap), item.text())
-            item.setSizeHint(QSize(0, box.height() + 3 * SPACE_1))
-
 
 def _scrolled(widget: QWidget) -> QScrollArea:
     area = QScrollArea()
@@ -397,10 +371,6 @@ def _scrolled(widget: QWidget) -> QScrollArea:
     area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setWidget(widget)
     return area
-
-
-def _key(finding: Any) -> tuple[Any, ...]:
-    return finding.kind, finding.tensor, finding.axis, finding.channel
 
 
 def _kind(remedy: Any) -> tuple[Any, ...]:

@@ -12,6 +12,7 @@ from core.tensor_info import Role, TensorInfo
 
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
+    from core.contract import NumericContract
     from core.plan import Plan, TensorPlan
 
 KEEP = ""  # the format that the present plan gives
@@ -30,6 +31,7 @@ class InspectState(QObject):
     model_changed: another checkpoint or none; tensor_changed follows it. plan_changed: another plan.
     tensor_changed: another tensor or expert.
     channel_changed, format_changed, survey_changed, statistics_changed: as they say.
+    teaching: made-up data is looked at in place of the tensor; teaching_changed tells.
     opened(name): somebody asked to see a tensor in the Tensor view.
     """
 
@@ -41,6 +43,7 @@ class InspectState(QObject):
     survey_changed = Signal()
     statistics_changed = Signal()
     opened = Signal(str)
+    teaching_changed = Signal()
 
     def __init__(self, store: SessionStore, parent: QObject | None = None) -> None:
         super().__init__(parent)
@@ -53,6 +56,7 @@ class InspectState(QObject):
         self.format_name = KEEP
         self.survey: Mapping[str, Any] = {}
         self.survey_stopped = ""
+        self.teaching = False
         self.statistics: Any = None
         self.outliers: tuple[Any, ...] = ()
         store.changed.connect(self._on_session)
@@ -114,6 +118,12 @@ class InspectState(QObject):
         self.statistics, self.outliers = statistics, outliers
         self.statistics_changed.emit()
 
+    def set_teaching(self, on: bool) -> None:
+        """Whether made-up data is in view."""
+        if on != self.teaching:
+            self.teaching = on
+            self.teaching_changed.emit()
+
     # ---- the plan --------------------------------------------------------------------------------------------------
 
     def planned(self, name: str = "") -> TensorPlan | None:
@@ -130,6 +140,16 @@ class InspectState(QObject):
             return self.format_name
         planned = self.planned()
         return planned.format_name if planned is not None else ""
+
+    @property
+    def contract(self) -> NumericContract | None:
+        """Of the format under inspection; None while it is not known, or the tensor is kept as it is."""
+        if self.format_name:
+            from core.formats import FORMATS  # loads the kernels, which the first picture does not wait for
+
+            return next((f.contract for f in FORMATS if f.name == self.format_name), None)
+        planned = self.planned()
+        return planned.format.contract if planned is not None and planned.format is not None else None
 
     def _forget_statistics(self) -> None:
         self.statistics, self.outliers = None, ()
