@@ -346,7 +346,7 @@ def _print_speed(result: SpeedResult, comparison: Comparison | None) -> None:
         beside = f"   baseline {number_text(second[number.name], number.unit)}" if number.name in second else ""
         print(f"  {number.name:<32} {text}{beside if number.value is not None else ''}")
     if comparison:
-        rates = f"generation {comparison.decode_ratio:.2f}, prompt {comparison.prompt_ratio:.2f}"
+        rates = f"generation {comparison.decode_ratio:.2f} ×, prompt {comparison.prompt_ratio:.2f} ×"
         print(f"  Times the baseline's rates: {rates}")
         if comparison.why:
             print(f"  {comparison.why}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import gguf
 import numpy as np
 import torch
 from tiny_models import write_llama
@@ -16,9 +17,35 @@ from core.plan import Plan, make_plan
 from core.progress import CancelToken
 from core.recipe import Recipe, Rule
 from core.run import run
+from kernels.layouts import LAYOUTS, SOURCE_KINDS
 
 GGUF_TYPES = [f.name for f in FORMATS if f.container == "gguf"]
 SCHEMES = [f.name for f in FORMATS if f.container == "safetensors" and f.name.startswith("w")]
+
+
+def write_code_books(path: Path, rows: int = 64, columns: int = 512) -> Path:
+    """A GGUF of a tensor of each type that is only read (IQ1_S … IQ3_S), `blk.0.<type>.weight`: random codes under
+    scales of about 0.01, since nothing here encodes them."""
+    rng = np.random.default_rng(12)
+    writer = gguf.GGUFWriter(path, "llama")
+    for kind in SOURCE_KINDS:
+        layout = LAYOUTS[kind]
+        data = rng.integers(0, 256, (rows, layout.row_bytes(columns)), np.uint8)
+        blocks = data.reshape(-1, layout.bytes)
+        scale = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+        if kind == "IQ1_M":  # its float16 is the upper four bits of four 16-bit words
+            digits = [scale[0] & 15, scale[0] >> 4, scale[1] & 15, scale[1] >> 4]
+            for word, digit in enumerate(digits):
+                at = layout.bytes - 8 + 2 * word + 1
+                blocks[:, at] = (blocks[:, at] & 15) | (digit << 4)
+        else:
+            blocks[:, :2] = scale
+        writer.add_tensor(f"blk.0.{kind.lower()}.weight", data, raw_dtype=gguf.GGMLQuantizationType[kind])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def write_experts(folder: Path, experts: int = 3, hidden: int = 256, ffn: int = 256) -> Path:

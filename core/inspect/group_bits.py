@@ -28,8 +28,8 @@ def read_blocks(place: Place, stored: StoredBytes, kind: str) -> GroupMap:
         return _plain(place, stored, kind)
     if kind not in BLOCK_TYPES:
         raise UserError(
-            f"{kind} stores several values in one code, so its bits can not be shown value by value.",
-            "Look at another tensor, or at the error of this one.",
+            f"{kind} stores several values in one code, so its bits can not be shown one by one.",
+            "Look at the Tensor view, or choose another tensor.",
         )
     t, layout = BLOCK_TYPES[kind], LAYOUTS[kind]
     group = place.column // t.group

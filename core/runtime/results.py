@@ -24,7 +24,14 @@ import numpy as np
 
 from core.errors import UserError
 from core.hardware.cpu import detect_cpu
-from core.units import format_bytes, format_duration, format_percent, format_rate, format_tokens_per_second
+from core.units import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_percent,
+    format_rate,
+    format_tokens_per_second,
+)
 
 FILE_NAME = "results.jsonl"
 MAX_LINE = 1 << 20  # bytes; a sweep of many shapes has some 20,000
@@ -234,7 +241,9 @@ def number_text(value: float | None, unit: str) -> str:
         case "tokens/s":
             return format_tokens_per_second(value)
         case "tokens":
-            return f"{value:.0f}"
+            return format_count(round(value))
+        case "":  # a ratio
+            return f"{value:.2f} ×"
         case "share":
             return format_percent(value)
         case _:

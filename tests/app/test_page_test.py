@@ -392,3 +392,25 @@ def test_closed_while_generating(page: TestPage, window, backend: FakeBackend, q
     window.close()
     assert time.monotonic() - begin < 2.0
     assert not window.services.jobs.jobs() or all(job.state.final for job in window.services.jobs.jobs())
+
+
+def test_with_advanced_open_in_the_smallest_window_answers_keep_their_room(page: TestPage, window, qtbot) -> None:  # type: ignore[no-untyped-def]
+    window.resize(900, 600)
+    generate(qtbot, page)
+    answers = page.answers
+    assert all(tiles.isVisible() for tiles in answers.tiles)
+    assert all(part.isVisible() for tiles in answers.tiles for part in tiles.children() if hasattr(part, "setBuddy"))
+    click(qtbot, page.more)
+    qtbot.waitUntil(lambda: not answers.tiles[0].isVisible(), timeout=LONG)
+    line = answers.views[0].fontMetrics().lineSpacing()
+    assert all(view.height() >= 5 * line for view in answers.views)
+    assert answers.sentence.geometry().bottom() <= answers.height(), "nothing overlaps or is cut off"
+    click(qtbot, page.more)
+    qtbot.waitUntil(answers.tiles[0].isVisible, timeout=LONG)
+
+
+def test_a_speed_up_is_a_multiple_and_counts_are_grouped() -> None:
+    from core.runtime.results import number_text
+
+    assert number_text(1.874, "") == "1.87 ×"
+    assert number_text(12_345.0, "tokens") == "12\u202f345"

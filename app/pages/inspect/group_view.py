@@ -31,7 +31,7 @@ from core.units import format_bits, format_count, format_decibels, format_number
 DELAY = 15  # ms of rest before a group is asked for: a key that repeats asks for one, not for twenty
 WIDE = 600  # px from which the table stands beside the picture
 PICTURE, TABLE, SIDE = "One group", "Table", "Side by side"
-SIDE_HEIGHT = 330  # px from which the table of granularities stands below their picture
+SIDE_HEIGHT = 400  # px from which the table of granularities stands below their picture
 PICTURE_HEIGHT = 190  # px, the least at which a picture can be read
 
 

@@ -14,8 +14,8 @@ from PySide6.QtWidgets import QComboBox, QHBoxLayout, QProgressBar, QVBoxLayout,
 from app.jobs.inspect import ERROR_KEY, FORMAT_KEY, SURVEY_KEY, TENSOR_KEY, survey_work
 from app.jobs.runner import Job
 from app.models.table import RowsModel
-from app.models.table_view import TablePanel
 from app.pages.inspect.measures import map_rows, survey_columns, value_of, words_about
+from app.pages.inspect.narrow_table import FittingTable
 from app.pages.inspect.state import InspectState
 from app.pages.inspect.turns import Turns
 from app.plots.model_map import MapTensor, ModelMap, ModelPicture
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from core.plan import Plan
     from core.tensor_info import TensorInfo
 
-WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Finer gain (dB)")
+WIDTHS = ("", "Layer", "Outlier ratio", "99.9999", "9 999.99", "w4a16-g128", "SNR (dB)", "Gain (dB)")
+NAME = "layers.27.self_attn.q_proj"  # a name that is to be whole
+SPARE = (1, 3, 4)  # columns that a narrow table does without: the name says the layer, its tooltip the rest
 FOLD, FOLD_ROWS = 380, 11  # px of height below which map and table are tabs, for a map of so many rows; …
 FOLD_MORE, FOLD_MOST = 20, 560  # … px more for each further row, whose label would have no place otherwise
 RATIO = 2  # the column that the table is sorted by at first
@@ -91,9 +93,9 @@ class MapView(QWidget):
         self.error = InlineError()
         self.error.set_dismissable(False)
         self.error.hide()
-        self.table = TablePanel(
+        self.table = FittingTable(
             RowsModel(survey_columns(self._rows), explain), "Tensors of the map", WIDTHS,
-            filter_hint="Filter tensors by name or format", totals=False,
+            filter_hint="Filter tensors by name or format", totals=False, name_sample=NAME, spare=SPARE,
         )  # fmt: skip
         self.table.view.sortByColumn(RATIO, Qt.SortOrder.DescendingOrder)
         self._refresh = QTimer(self, singleShot=True)

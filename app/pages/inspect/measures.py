@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.models.table import Column, natural_key
 from app.models.tensors import layer_text
+from app.pages.inspect.tensor_pictures import short_name
 from app.plots.model_map import MapTensor
 from core.inspect.measures import MEASURES, MapMeasure, Measure
 from core.tensor_info import Role, TensorInfo
@@ -110,19 +111,32 @@ def survey_columns(rows: Mapping[str, SurveyRow]) -> tuple[Column, ...]:
     def predicted(name: str) -> Read:
         return lambda row: getattr(row.predicted, name) if row.predicted and not row.predicted.problem else None
 
+    def about(t: TensorInfo) -> str:
+        s = rows[t.name].statistics if t.name in rows else None
+        if s is None:
+            return t.name
+        return f"{t.name}: largest |w| {format_number(s.amax)}, kurtosis {format_decimals(s.kurtosis, 2)}"
+
     def form(t: TensorInfo) -> str:
         row = rows.get(t.name)
         return row.predicted.format if row is not None and row.predicted is not None else "–"
 
     return (
-        Column("Tensor", lambda t: t.name, lambda t: natural_key(t.name), term="tensor", mono=True),
+        Column(
+            "Tensor",
+            lambda t: short_name(t.name),
+            lambda t: natural_key(t.name),
+            term="tensor",
+            mono=True,
+            tooltip=about,
+        ),
         Column("Layer", lambda t: layer_text(t.layer), lambda t: _number(t.layer), number=True, term="layer"),
         figure("Outlier ratio", "outlier ratio", statistic("outlier_ratio"), lambda v: format_decimals(v, 2)),
         figure("Largest |w|", "range", statistic("amax"), lambda v: format_decimals(v, 4)),
         figure("Kurtosis", "kurtosis", statistic("kurtosis"), lambda v: format_decimals(v, 2)),
         Column("Format", form, term="format"),
         figure("SNR (dB)", "SNR", predicted("snr_db"), lambda v: SNR.text(v).removesuffix(" dB")),
-        figure("Finer gain (dB)", "gain by finer scales", predicted("finer_gain_db"), lambda v: format_decimals(v, 1)),
+        figure("Gain (dB)", "gain by finer scales", predicted("finer_gain_db"), lambda v: format_decimals(v, 1)),
     )
 
 

@@ -27,7 +27,7 @@ from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_
 from app.widgets.calm import CalmCombo
 from app.widgets.text import term
 
-PANEL_WIDTH = 300  # px of findings and remedies beside a view …
+PANEL_WIDTH = 280  # px of findings and remedies beside a view …
 NARROW = 860  # … and of the page below which they stand in its place: both together would be cut off
 NO_LIMIT = (1 << 24) - 1  # px, Qt's largest width
 

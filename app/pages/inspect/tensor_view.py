@@ -22,6 +22,7 @@ from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.pages.inspect.channel_tables import error_columns, weight_columns
 from app.pages.inspect.state import InspectState
+from app.pages.inspect.tensor_facts import ERROR_FACTS, WEIGHT_FACTS, show_error_facts, show_weight_facts
 from app.pages.inspect.tensor_pictures import (
     distribution_of,
     error_picture,
@@ -42,7 +43,6 @@ from app.widgets.folding import FoldingGrid, Part
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 from app.widgets.tiles import Tiles
-from core.units import format_count, format_decibels, format_decimals, format_number, format_percent
 
 if TYPE_CHECKING:
     from core.inspect.error_map import ErrorMap
@@ -51,8 +51,6 @@ FOLD = 440  # px of height below which the parts beside the heat map are tabs
 REST = 10  # ms without another choice before a tensor is read
 AXES = (("input", "Input channels (columns)"), ("output", "Output channels (rows)"))
 TABLE_WIDTHS = ("", "× median", "0.00000", "0.00000")
-WEIGHT_FACTS = ("Range", "Standard deviation", "Kurtosis", "Outlier ratio", "Outlier channels", "Zeros", "Not finite")
-ERROR_FACTS = ("SNR", "nRMSE", "Max error", "RMS error", "Rows seen")
 
 
 class TensorView(QWidget):
@@ -367,21 +365,9 @@ class TensorView(QWidget):
         reply = self._reply
         if reply is None:
             return
-        s, facts = reply.statistics, self.weight_facts
-        facts.set("Range", f"{format_number(s.min)} … {format_number(s.max)}")
-        facts.set("Standard deviation", format_number(s.std))
-        facts.set("Kurtosis", format_decimals(s.kurtosis, 2))
-        facts.set("Outlier ratio", format_decimals(s.outlier_ratio, 2))
-        facts.set("Outlier channels", format_count(len(reply.outliers)))
-        facts.set("Zeros", format_percent(s.zeros / max(1, s.values)))
-        facts.set("Not finite", format_count(s.nonfinite))
+        show_weight_facts(self.weight_facts, reply.statistics, len(reply.outliers))
         if self._error is not None:
-            e, facts = self._error.stats, self.error_facts
-            facts.set("SNR", format_decibels(e.snr_db))
-            facts.set("nRMSE", format_percent(self._error.nrmse, 2))
-            facts.set("Max error", format_number(e.max_error, 3))
-            facts.set("RMS error", format_number(e.rms_error, 3))
-            facts.set("Rows seen", "all" if self._error.done >= 1 else format_percent(self._error.done, 0))
+            show_error_facts(self.error_facts, self._error)
 
     # ---- channels --------------------------------------------------------------------------------------------------
 

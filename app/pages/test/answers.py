@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from PySide6.QtGui import QFont, QTextCharFormat, QTextCursor
+from PySide6.QtCore import QSize
+from PySide6.QtGui import QFont, QResizeEvent, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import QHBoxLayout, QTextEdit, QVBoxLayout, QWidget
 
 from app.jobs.testing import SIDES, Measured, Piece
@@ -20,7 +21,8 @@ from core import units
 from core.errors import UserError
 
 LEAST_HEIGHT = 44  # px: two lines, which is what the smallest window has beside the advanced settings
-FIGURES = ("First token", "Per token", "Generation", "Of the bound", "Peak memory")
+FIGURES = ("First token", "Per token", "Tokens/s", "Of the bound", "Peak memory")
+LOW = 176  # px below which figures and reasons give their room to the answers; Numbers has them, too
 
 
 class AnswerView(QTextEdit):
@@ -104,6 +106,7 @@ class AnswersPanel(QWidget):
     def __init__(self, bench: Bench, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._bench = bench
+        self._low = False
         self.views = (AnswerView(0), AnswerView(1))
         self.tiles = (Tiles(FIGURES), Tiles(FIGURES))
         self.errors = (InlineError(), InlineError())
@@ -132,13 +135,30 @@ class AnswersPanel(QWidget):
         bench.pieces_added.connect(self._append)
         bench.answered.connect(lambda side: self._show_figures(side, bench.slots[side].measured))
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        low = self.height() < LOW
+        if low != self._low:
+            self._low = low
+            for tiles in self.tiles:
+                tiles.setVisible(not low)
+            self._show_slower()
+
+    def _show_slower(self) -> None:
+        self.slower.setVisible(bool(self.slower.text()) and not self._low)
+
+    def minimumSizeHint(self) -> QSize:
+        """Of what is there when it is low."""
+        return QSize(super().minimumSizeHint().width(), LEAST_HEIGHT)
+
     def _start(self) -> None:
         for side in (0, 1):
             self.views[side].start()
             self.tiles[side].clear()
             self.errors[side].hide()
         self.sentence.setText("")
-        self.slower.hide()
+        self.slower.setText("")
+        self._show_slower()
 
     def _append(self, side: int, pieces: Sequence[Piece]) -> None:
         slots = self._bench.slots
@@ -156,7 +176,8 @@ class AnswersPanel(QWidget):
         rate, bound = measured.decode_rate, measured.bound_fraction
         tiles.set("First token", units.format_duration(measured.first_token))
         tiles.set("Per token", units.format_duration(measured.token_p50) if measured.token_p50 else "–")
-        tiles.set("Generation", units.format_tokens_per_second(rate) if rate else "–")
+        words = units.format_tokens_per_second(rate) if rate else "–"
+        tiles.set("Tokens/s", words.removesuffix(" tokens/s"))
         tiles.set("Of the bound", units.format_percent(bound, 0) if bound is not None else "–")
         tiles.set("Peak memory", units.format_decimal(measured.peak_memory))
 
@@ -165,7 +186,7 @@ class AnswersPanel(QWidget):
         words = [comparison.sentence()] if comparison is not None else []
         self.sentence.setText(" ".join([*words, *notes]))
         self.slower.setText(slower)
-        self.slower.setVisible(bool(slower))
+        self._show_slower()
         if comparison is not None:
             for view, marks in zip(self.views, comparison.marks, strict=True):
                 view.show_marks(marks, comparison.same if comparison.differs else -1)
