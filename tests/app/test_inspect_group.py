@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from inspect_models import write_code_books
 from PySide6.QtCore import QPointF
 from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QLabel
 from tiny_models import write_llama
-from window_help import LONG, click, controls, longest_block, open_recipe, wait_plan
+from window_help import LONG, click, controls, longest_block, open_model, open_recipe, wait_plan
 
 from app.jobs.inspect_more import AS_IN_FILE
 from app.pages.inspect.group_controls import STORED
@@ -23,6 +24,7 @@ from core.plan import make_plan
 from core.progress import CancelToken
 from core.recipe import KEEP, Recipe, Rule
 from core.run import run
+from core.units import format_number
 
 pytestmark = pytest.mark.gui
 TENSOR = "model.layers.1.mlp.down_proj.weight"
@@ -324,3 +326,74 @@ def test_moving_never_blocks(window, qtbot, view) -> None:  # type: ignore[no-un
 
     qtbot.waitUntil(lambda: not view._preparing.busy, timeout=LONG)
     assert longest_block(move, done) < 0.05
+
+
+def test_side_by_side_starts_from_the_formats_bits_and_has_a_colour_key(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
+    view.tabs.setCurrentWidget(view._side)
+    settle(window, qtbot, view)
+    assert (view.controls.bits.value(), view.controls.symmetric.isChecked()) == (4, True)
+    view._state.choose_format("Q5_1")
+    settle(window, qtbot, view)
+    assert (view.controls.bits.value(), view.controls.symmetric.isChecked()) == (5, False)
+    assert "5 bits asymmetric" in view.granularities.title.text()
+    view.controls.bits.setValue(3)
+    view.look_at(2, 0)
+    settle(window, qtbot, view)
+    assert view.controls.bits.value() == 3, "what the user chose stays while the format does"
+    view._state.choose_format("Q8_0")
+    settle(window, qtbot, view)
+    assert view.controls.bits.value() == 8
+    key = view.granularities.key
+    assert key.isVisible()
+    error = max(float(np.nanmax(e)) for e in view.granularities._errors)
+    assert key.accessibleDescription().startswith("|weight|: dark 0, bright ")
+    assert f"|error|: dark 0, bright {format_number(error, 2)}" in key.accessibleDescription()
+    assert key.geometry().top() >= view.granularities._plot.geometry().bottom()
+
+
+def test_with_teaching_data_the_page_does_not_say_that_the_tensor_is_shown(window, qtbot, view) -> None:  # type: ignore[no-untyped-def]
+    page = window.page("inspect")
+    view.tabs.setCurrentWidget(view._side)
+    click(qtbot, view.teaching)
+    settle(window, qtbot, view)
+    assert view.granularities.title.text().startswith("Teaching data")
+    assert not page.tensor.isEnabled()
+    assert "Teaching data" in page.tensor.toolTip()
+    page.show_view("map")
+    assert page.tensor.isEnabled(), "other views show the tensor"
+    page.show_view("group")
+    assert not page.tensor.isEnabled()
+    click(qtbot, view.teaching)
+    assert page.tensor.isEnabled()
+
+
+@pytest.mark.parametrize("kind", ["IQ1_M", "IQ2_XXS", "IQ3_S"])
+def test_a_source_whose_bits_can_not_be_shown_opens_and_says_so(window, qtbot, tmp_path: Path, kind: str) -> None:  # type: ignore[no-untyped-def]
+    open_model(window, qtbot, write_code_books(tmp_path / "books.gguf"))
+    window.show_page("inspect")
+    page = window.page("inspect")
+    qtbot.wait(10)
+    page.state.choose(f"blk.0.{kind.lower()}.weight")
+    page.show_view("tensor")
+    qtbot.waitUntil(lambda: page.views["tensor"].settled and page.state.statistics is not None, timeout=LONG)
+    assert page.views["tensor"].heat.has_data
+    assert page.views["tensor"].profile.has_data
+    page.show_view("group")
+    shown = page.views["group"]
+    shown.controls.set_granularity(AS_IN_FILE)
+    shown._renew()
+    settle(window, qtbot, shown)
+    assert f"{kind} stores several values in one code" in shown.problem.text()
+    assert not shown.error.isVisible()
+    shown.tabs.setCurrentWidget(shown._side)
+    settle(window, qtbot, shown)
+    assert shown.granularities.has_data, "granularities are of its values, which are known"
+
+
+def test_plots_stand_in_cards(view) -> None:  # type: ignore[no-untyped-def]
+    for plot in (view.picture, view.granularities):
+        parents, parent = [], plot.parentWidget()
+        while parent is not None:
+            parents.append(parent.property("frameRole"))
+            parent = parent.parentWidget()
+        assert "card" in parents

@@ -446,3 +446,19 @@ def test_a_row_of_parts_breaks_its_line(services: Services, qtbot) -> None:  # t
     row.resize(400, row.height())
     qtbot.waitUntil(lambda: row.height() > 1.5 * one)
     assert all(part.x() + part.width() <= 400 for part in row.findChildren(QLabel))
+
+
+def test_every_axis_and_colour_bar_writes_numbers_in_one_style(qtbot) -> None:  # type: ignore[no-untyped-def]
+    from app.plots.color_bar import short
+    from app.plots.group_picture import GroupPicture
+    from app.plots.ticks import linear_labels, powers_of_ten
+
+    assert [short(v) for v in (2412.0, 0.05, 1e-7, -3.5)] == ["2\u202f400", "0.05", "10⁻⁷", "−3.5"]
+    assert linear_labels([-1000.0, 0.0, 2000.0], 1000.0) == ["−1\u202f000", "0", "2\u202f000"]
+    assert linear_labels([-0.5, 0.0, 0.5], 0.5) == ["−0.5", "0.0", "0.5"]
+    assert powers_of_ten([0.0, 0.5, 3.0, 7.0], 1.0, 1.0) == ["1", "", "1\u202f000", "10⁷"]
+    plot = GroupPicture()
+    qtbot.addWidget(plot)
+    plot.show_group("group", np.array([-1500.0, 2500.0]), np.array([-1500.0, 2500.0]), np.zeros(0), ["a", "b"])
+    axis = plot._plot.getAxis("left")
+    assert axis.tickStrings([-1000.0, 1000.0], 1.0, 1000.0) == ["−1\u202f000", "1\u202f000"]

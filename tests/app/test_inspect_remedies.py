@@ -11,6 +11,7 @@ from tiny_models import write_llama
 from window_help import LONG, click, controls, longest_block, open_recipe, wait_plan
 
 from app.pages.inspect.remedies import Change
+from app.theme import current
 from core.errors import UserError
 from core.formats import Method
 from core.recipe import Recipe, Rule
@@ -24,12 +25,11 @@ def plant(tensors: dict[str, Any]) -> None:
     tensors[SPOILT][:, CHANNEL] *= 40
 
 
-@pytest.fixture
-def panel(window, qtbot, tmp_path: Path):  # type: ignore[no-untyped-def]
-    """The panel beside the map, with findings of a model of 4 bits with a planted outlier."""
-    recipe = open_recipe(window, qtbot, write_llama(tmp_path / "planted", change=plant))
-    recipe.set_recipe(Recipe(target="Q4_0"))
-    wait_plan(window, qtbot, "Q4_0")
+def open_panel(window: Any, qtbot: Any, folder: Path, change: Any, target: str = "Q4_0") -> Any:
+    """The panel beside the map, with findings."""
+    recipe = open_recipe(window, qtbot, write_llama(folder, change=change))
+    recipe.set_recipe(Recipe(target=target))
+    wait_plan(window, qtbot, target)
     window.show_page("inspect")
     page = window.page("inspect")
     qtbot.wait(10)
@@ -38,6 +38,12 @@ def panel(window, qtbot, tmp_path: Path):  # type: ignore[no-untyped-def]
     made = page.views["panel"]
     qtbot.waitUntil(lambda: bool(made.findings) and idle(window), timeout=LONG)
     return made
+
+
+@pytest.fixture
+def panel(window, qtbot, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """Of a model of 4 bits with a planted outlier."""
+    return open_panel(window, qtbot, tmp_path / "planted", plant)
 
 
 def idle(window: Any) -> bool:
@@ -223,3 +229,52 @@ def test_undo_keeps_what_was_changed_since() -> None:
     undone = change.undone(later)
     assert undone.rules == (Rule("attn_v", "Q8_0"), Rule("head", "keep"))
     assert (undone.target, undone.keep_first) == ("Q5_0", 1)
+
+
+def test_after_a_remedy_the_next_finding_is_chosen_and_undo_goes_back(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    def plant_two(tensors: dict[str, Any]) -> None:
+        plant(tensors)
+        tensors["model.layers.0.mlp.up_proj.weight"][:, 5] *= 20
+
+    panel = open_panel(window, qtbot, tmp_path / "planted", plant_two)
+    store, plan = window.services.session, window.services.session.current.plan
+    choose(window, qtbot, panel)
+    first = panel.findings[0]
+    following = next(f for f in panel.findings[1:] if f.tensor != first.tensor)
+    click(qtbot, remedy_row(panel, "keep in 16 bits").put)
+    qtbot.waitUntil(lambda: store.current.plan is not plan, timeout=LONG)
+    qtbot.waitUntil(lambda: panel.chosen is not None and panel.chosen.tensor != first.tensor, timeout=LONG)
+    assert panel.chosen.tensor == following.tensor
+    assert panel.list.currentRow() == 0
+    assert panel.done.text().startswith(f"Put into the recipe: {first.tensor}: Keep in 16 bits")
+    assert panel.done.text().endswith("The next finding is chosen.")
+    assert panel.undo.isVisible()
+    qtbot.waitUntil(lambda: bool(panel.rows) and idle(window), timeout=LONG)
+    click(qtbot, panel.undo)
+    qtbot.waitUntil(lambda: panel.chosen is not None and panel.chosen.tensor == first.tensor, timeout=LONG)
+    assert (panel.chosen.axis, panel.chosen.channel) == (first.axis, first.channel)
+    assert not panel.undo.isVisible()
+
+
+def test_findings_that_hardly_matter_say_so_in_the_list(
+    window: Any, qtbot: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.inspect.findings.NEARLY_EXACT", 20.0)
+    made = open_panel(window, qtbot, tmp_path / "planted", plant, "Q8_0")
+    qtbot.waitUntil(lambda: "none of which matters much" in made.count.text(), timeout=LONG)
+    assert all("so this hardly matters" in made.list.item(n).text() for n in range(made.list.count()))
+    assert made.list.item(0).foreground().color() == current().color("muted")
+
+
+def test_beside_the_findings_the_maps_table_shows_whole_names_and_its_last_column(window, qtbot, panel) -> None:  # type: ignore[no-untyped-def]
+    table = window.page("inspect").views["map"].table
+    window.resize(1100, 700)
+    qtbot.waitUntil(lambda: table.view.isColumnHidden(1), timeout=LONG)
+    assert table.view.horizontalScrollBar().maximum() == 0
+    names = [table.model.columns[0].text(row) for row in table.model.rows() if "layernorm" not in row.name]
+    width = table.view.fontMetrics().horizontalAdvance(max(names, key=len))
+    assert "layers.1.mlp.down_proj" in names
+    assert table.view.columnWidth(0) >= width
+    window.page("inspect").findings.click()
+    window.resize(1280, 800)
+    qtbot.waitUntil(lambda: not table.view.isColumnHidden(1), timeout=LONG)

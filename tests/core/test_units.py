@@ -99,3 +99,31 @@ def test_no_other_file_writes_a_size_unit_of_its_own() -> None:
                     }:
                         offenders.append(f"{path.relative_to(root)}:{node.lineno}")
     assert not offenders
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [
+        (0.0, 4, "0"),
+        (-0.0, 4, "0"),
+        (0.5, 4, "0.5"),
+        (12.3456, 4, "12.35"),
+        (-0.00012345, 3, "\u22120.000123"),
+        (2412.3, 2, f"2{THIN}400"),
+        (12345.6, 4, f"12{THIN}350"),
+        (999_999, 4, "10⁶"),
+        (1.5e-9, 3, "1.5·10⁻⁹"),
+        (-1e-7, 3, "\u221210⁻⁷"),
+        (math.nan, 4, "–"),
+        (-math.inf, 4, "\u2212∞"),
+    ],
+)
+def test_numbers_without_a_unit(value: float, digits: int, text: str) -> None:
+    assert units.format_number(value, digits) == text
+
+
+def test_numbers_under_each_other_and_changes() -> None:
+    assert units.format_decimals(1234.5, 2) == f"1{THIN}234.50"
+    assert units.format_decimals(-0.001, 2) == "0.00"
+    assert units.format_decimals(math.inf, 1) == "∞"
+    assert [units.format_signed(n) for n in (-1234, 0, 5678)] == [f"\u22121{THIN}234", "0", f"+5{THIN}678"]
