@@ -275,7 +275,7 @@ def _x_ticks(low: float, high: float, x_of: Callable[[float], float], height: in
     step *= next((m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 8), 10)
     ticks = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
     return "".join(
-        f'<text x="{x_of(v):.1f}" y="{height - 18}" text-anchor="middle">{format_count(v)}</text>' for v in ticks
+        f'<text x="{x_of(v):.1f}" y="{height - 18}" text-anchor="middle">{format_count(round(v))}</text>' for v in ticks
     )
 
 

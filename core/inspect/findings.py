@@ -234,7 +234,7 @@ def _gains(known: _Known, plan: Plan) -> list[Finding]:
 
 
 def _times(ratio: float) -> str:
-    return f"{format_count(ratio)} ×" if ratio >= 10 else f"{ratio:.1f} ×"
+    return f"{format_count(round(ratio))} ×" if ratio >= 10 else f"{ratio:.1f} ×"
 
 
 def _called(t: TensorPlan) -> str:

@@ -329,7 +329,7 @@ class ActivationsView(QWidget):
         chosen = next((n for n, a in enumerate(self.found.layers) if a.layer == layer and a.place is place), None)
         if chosen is None:
             return
-        self.tabs.setCurrentWidget(self._layer_tabs.split)
+        self.tabs.setCurrentWidget(self._layer_tabs.together)
         self._select(chosen)
         self._state.choose_channel("input", channel)
 

@@ -21,7 +21,7 @@ from core import units
 from core.errors import UserError
 
 LEAST_HEIGHT = 44  # px: two lines, which is what the smallest window has beside the advanced settings
-FIGURES = ("First token", "Per token", "Tokens/s", "Of the bound", "Peak memory")
+FIGURES = ("First token", "Per token", "Tokens/s", "Bound", "Peak memory")
 LOW = 176  # px below which figures and reasons give their room to the answers; Numbers has them, too
 
 
@@ -178,7 +178,7 @@ class AnswersPanel(QWidget):
         tiles.set("Per token", units.format_duration(measured.token_p50) if measured.token_p50 else "–")
         words = units.format_tokens_per_second(rate) if rate else "–"
         tiles.set("Tokens/s", words.removesuffix(" tokens/s"))
-        tiles.set("Of the bound", units.format_percent(bound, 0) if bound is not None else "–")
+        tiles.set("Bound", units.format_percent(bound, 0) if bound is not None else "–")
         tiles.set("Peak memory", units.format_decimal(measured.peak_memory))
 
     def show_end(self, comparison: Comparison | None, slower: str, notes: Sequence[str]) -> None:
