@@ -361,7 +361,7 @@ def _inspect_more_pages(c: Camera) -> Iterator[str]:
     view.run()
     c.wait(lambda: view.found is not None and not view._turns.busy)
     yield "inspect-activations"
-    view.tabs.setCurrentWidget(view._layer_tabs.split)
+    view.tabs.setCurrentWidget(view._layer_tabs.together)
     c.rest(0.1)
     yield "inspect-activations-layers"
     page.show_view("compare")

@@ -121,7 +121,7 @@ def test_the_worst_place_comes_first_and_its_choice_goes_where_it_says_nothing(w
     assert view.place.currentData() is worst.place
     assert "With a scale a token" in view.summary.text()
     assert view.place.isVisible()
-    view.tabs.setCurrentWidget(view._layer_tabs.split)
+    view.tabs.setCurrentWidget(view._layer_tabs.together)
     assert not view.place.isVisible()
     assert view.threshold.isVisible(), "the table's share is that above the line"
 
