@@ -216,10 +216,14 @@ def stored_numbers(checkpoint: Checkpoint) -> tuple[Stored, ...]:
     return tuple(Stored(numbers, dtype, frozenset(roles)) for (numbers, dtype), roles in found.items())
 
 
-def lossless(stored: Iterable[Stored]) -> frozenset[str]:
-    """Names of the targets whose format holds all packed weights as they are: only the packing changes."""
+def lossless(stored: Iterable[Stored], folders: bool = True) -> frozenset[str]:
+    """Names of the targets whose format holds all packed weights as they are: only the packing changes.
+
+    folders: whether the source can become one, which a GGUF can not.
+    """
     stored = tuple(stored)
-    return frozenset(t.name for t in TARGETS if stored and all(_holds(t, s) for s in stored))
+    able = [t for t in TARGETS if folders or not t.is_folder] if stored else []
+    return frozenset(t.name for t in able if all(_holds(t, s) for s in stored))
 
 
 def _holds(target: Target, stored: Stored) -> bool:

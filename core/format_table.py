@@ -38,6 +38,8 @@ def _sources(row: Kind, rows: tuple[Kind, ...]) -> str:
     scaled = [b for b in bases if b.contract.scale is not None]
     found = []
     for other in rows:
+        if row.targets[0].is_folder and not other.targets[0].is_folder:
+            continue  # a GGUF file does not become a folder
         stored = {n for t in other.targets if (n := getattr(base_of(t), "numbers", None)) is not None}
         if other is not row and any(_keeps(b, n) for b in scaled for n in stored):
             found.append(other.title)

@@ -87,6 +87,7 @@ def test_lossless_targets_hold_all_numbers_of_the_source() -> None:
     assert not lossless([four, other])
     assert not lossless([Stored(four.numbers, "int4 g64", frozenset({Role.EMBED}))]) & {"w4a16-g64"}
     assert "Q4_K" in lossless([Stored(None, "Q4_K", LINEAR)])
+    assert not lossless([four], folders=False) & {"w4a16-g64"}
     assert not lossless([])
 
 

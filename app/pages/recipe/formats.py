@@ -120,7 +120,7 @@ class FormatsPanel(QWidget):
             columns = {t.columns for t in checkpoint.tensors if len(t.shape) > 1 and t.role in roles}
             self.columns = tuple(sorted(columns))
             self._folders = checkpoint.container is not Container.GGUF
-            self.lossless = lossless(stored_numbers(checkpoint))
+            self.lossless = lossless(stored_numbers(checkpoint), self._folders)
         self._ask()
 
     def _ask(self, *_: object) -> None:
