@@ -226,6 +226,12 @@ def lossless(stored: Iterable[Stored], folders: bool = True) -> frozenset[str]:
     return frozenset(t.name for t in able if all(_holds(t, s) for s in stored))
 
 
+def one_a_use(names: Collection[str]) -> tuple[str, ...]:
+    """The plainest of these targets for each family of programs."""
+    found = ([t for kind in use.kinds for t in kind.targets if t.name in names] for use in uses())
+    return tuple(min(ts, key=lambda t: _unusual(t, (), ())).name for ts in found if ts)
+
+
 def _holds(target: Target, stored: Stored) -> bool:
     if target.is_folder and not stored.roles <= ECOSYSTEMS[target.ecosystem].roles:
         return False

@@ -130,13 +130,23 @@ def _quantized(checkpoint: Checkpoint) -> Iterator[Finding]:
         yield Finding("info", "quantized-original", message, "Keep them as they are; fewer bits would cost quality.")
     elif source.readable:
         message = f"This model is already quantized ({source.label}): quality can only fall further."
-        yield Finding("warning", "quantized", message, "Use the original 16-bit checkpoint, or go on with this one.")
+        yield Finding("warning", "quantized", message, f"Use the original 16-bit checkpoint{_or_else(checkpoint)}.")
     else:
         message = f"This model is already quantized ({source.label}): quality can only fall further."
         hint = "Use the original 16-bit checkpoint: weights packed like this can not be converted."
         yield Finding("error", "quantized-packed", message, hint)
     if problem := checkpoint.packed_problem:
         yield Finding("error", "packed-damaged", problem.message, problem.hint)
+
+
+def _or_else(checkpoint: Checkpoint) -> str:
+    """Which targets keep the numbers of a quantized checkpoint: one for each family of programs."""
+    from core.catalog import lossless, one_a_use, stored_numbers
+
+    names = one_a_use(lossless(stored_numbers(checkpoint), checkpoint.container is not Container.GGUF))
+    if not names:
+        return ", or go on with this one"
+    return f"; from this one, {', '.join(names)} lose{'s' if len(names) == 1 else ''} nothing more"
 
 
 def _names(checkpoint: Checkpoint) -> Iterator[Finding]:

@@ -85,6 +85,13 @@ def test_finished_row_says_all_and_offers_all(ready, qtbot, tmp_path: Path) -> N
     assert command.startswith("bitsmith convert ")
     assert "--to Q8_0" in command
     assert str(out) in command
+    assert card.serve.isVisible()
+    assert card.serve.command.text() == f"llama-server -m {out}"
+    card.serve.runtime.setCurrentIndex(card.serve.runtime.findText("Transformers"))
+    card.serve.runtime.activated.emit(card.serve.runtime.currentIndex())
+    click(qtbot, card.serve.copy)
+    assert QApplication.clipboard().text().count("\n") > 3, "a program is copied as its lines"
+    assert f"gguf_file={out.name!r}" in QApplication.clipboard().text()
     table = page.table.model
     qtbot.waitUntil(lambda: {r.state for r in table.rows()} == {"verified"}, timeout=LONG)
     assert table.totals()[0] == f"{len(entry.plan.tensors)} of {len(entry.plan.tensors)} tensors"

@@ -10,6 +10,7 @@ from core.catalog import (
     kind_of,
     knob_value,
     lossless,
+    one_a_use,
     readers,
     stored_numbers,
     use_of,
@@ -95,6 +96,7 @@ def test_what_a_checkpoint_has_stored(tmp_path) -> None:  # type: ignore[no-unty
     from tiny_models import write_llama
 
     from core.checkpoint import open_checkpoint
+    from core.checkpoint.doctor import examine
     from core.plan import make_plan
     from core.progress import CancelToken
     from core.recipe import Recipe
@@ -110,6 +112,10 @@ def test_what_a_checkpoint_has_stored(tmp_path) -> None:  # type: ignore[no-unty
         (stored,) = stored_numbers(packed)
         assert stored.numbers == Integers(4, 32, True, ElementType.BF16)
         assert "w4a16-g32-asym" in lossless([stored])
+        assert "w4a16-g32" in one_a_use(lossless([stored]))
+        (finding,) = (f for f in examine(packed) if f.code == "quantized")
+        assert "quality can only fall" in finding.message
+        assert finding.hint.startswith("Use the original 16-bit checkpoint; from this one, w4a16-g32, ")
         note = make_plan(packed, Recipe(target="w4a16-g32-asym")).lossless_note
         assert note.startswith("Lossless")
         assert make_plan(packed, Recipe(target="w8a16-g32")).lossless_note == ""

@@ -45,6 +45,7 @@ class EntryCard(QFrame):
         super().__init__(parent)
         self.entry = entry
         self._shown: JobState | None = None
+        self._selected = False
         self.setProperty("frameRole", "card")
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.verdict = Verdict("queued")
@@ -96,6 +97,8 @@ class EntryCard(QFrame):
 
     def set_selected(self, on: bool) -> None:
         set_role(self, selected=on)
+        self._selected = on
+        self._show_serving()
 
     def refresh(self) -> None:
         """Show the entry as it is now."""
@@ -115,10 +118,7 @@ class EntryCard(QFrame):
         entry = self.entry
         self.verdict.set(state.value)
         self.bar.setVisible(state in (JobState.RUNNING, JobState.PAUSED))
-        done = state is JobState.DONE and entry.result is not None
-        self.serve.show_commands(
-            serving_target(find_target(entry.order.recipe.target), entry.order.output) if done else ()
-        )
+        self._show_serving()
         if state is JobState.FAILED and entry.error is not None:
             self.error.show_error(entry.error)
         else:
@@ -137,6 +137,13 @@ class EntryCard(QFrame):
         self._second.setStretchFactor(self.text, int(state.final))
         self.fit(self._room)
         self.setAccessibleName(f"{entry.title}, {state.value}")
+
+    def _show_serving(self) -> None:
+        """Of the chosen card only: a queue of them would have no room."""
+        entry = self.entry
+        done = self._selected and entry.state is JobState.DONE and entry.result is not None
+        target = find_target(entry.order.recipe.target)
+        self.serve.show_commands(serving_target(target, entry.order.output) if done else ())
 
     def fit(self, width: int) -> None:
         """Where the card has less room than its buttons need, all but the first show their icon alone."""

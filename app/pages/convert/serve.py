@@ -44,6 +44,8 @@ class ServeRow(QWidget):
 
     def show_commands(self, commands: Sequence[Command]) -> None:
         """The first is chosen. The row is hidden where there are none."""
+        if tuple(commands) == self._commands:
+            return
         self._commands = tuple(commands)
         self.runtime.clear()
         self.runtime.addItems([command.runtime for command in self._commands])

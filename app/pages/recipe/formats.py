@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 ICON_ROOM = 20  # of a cell: the icon and the gap behind it
 CELL_PADDING = 20
+WIDEST_NAME = 176  # px; longer ones are shortened, and are whole in the tooltip
 _CHOSEN = "The chosen device"
 _Question = tuple[str, tuple[int, ...], bool, frozenset[str], bool]  # what `MatrixModel.judge` is asked
 BOLD_ROOM = 8  # of a header: the style sheet, which comes later, makes it bold
@@ -151,6 +152,7 @@ class FormatsPanel(QWidget):
         for column, texts in enumerate(self.model.texts()):
             widest = max((mono if column == NAME else metrics).horizontalAdvance(text) for text in texts)
             width = widest + CELL_PADDING + (0 if column == NAME else ICON_ROOM)
+            width = min(width, WIDEST_NAME) if column == NAME else width
             header.resizeSection(column, max(width, header.sectionSizeHint(column) + BOLD_ROOM))
 
     def _select(self) -> None:
@@ -158,8 +160,11 @@ class FormatsPanel(QWidget):
         column = max(self.view.currentIndex().column(), 2)
         if row >= 0 and row != self.view.currentIndex().row():
             place = self.view.horizontalScrollBar().value()
+            self.view.setAutoScroll(False)  # the names stay in sight
             self.view.setCurrentIndex(self.model.index(row, min(column, self.model.columnCount() - 1)))
-            self.view.horizontalScrollBar().setValue(place)  # the names of the targets stay in sight
+            self.view.scrollTo(self.model.index(row, NAME))
+            self.view.setAutoScroll(True)
+            self.view.horizontalScrollBar().setValue(place)
 
     def _explain(self, index: QModelIndex) -> None:
         if not index.isValid():
