@@ -120,7 +120,7 @@ class Plan:
         if any(t.rounding for t in self.tensors):
             return f"{kept:,} of {kept + others:,} weights keep their codes and scales; the tensor's own is rounded."
         if not others:
-            return "Lossless: the weights keep their numbers, and only their packing changes."
+            return "Lossless: the quantized weights keep their numbers, and only their packing changes."
         return f"{kept:,} of {kept + others:,} weights keep their numbers (lossless); the others are quantized anew."
 
     @property

@@ -158,7 +158,7 @@ class MatrixModel(QAbstractTableModel):
                 "lossless",
                 "circle-check",
                 "ok",
-                f"{names}: the model's numbers are kept, only their packing changes.",
+                f"{names}: the weights that are quantized keep their numbers, only their packing changes.",
             )
         if row.misfits:
             lengths = ", ".join(format_count(k) for k in row.misfits)

@@ -146,7 +146,7 @@ def _or_else(checkpoint: Checkpoint) -> str:
     names = one_a_use(lossless(stored_numbers(checkpoint), checkpoint.container is not Container.GGUF))
     if not names:
         return ", or go on with this one"
-    return f"; from this one, {', '.join(names)} lose{'s' if len(names) == 1 else ''} nothing more"
+    return f"; from this one, {', '.join(names)} keep{'s' if len(names) == 1 else ''} the quantized weights as they are"
 
 
 def _names(checkpoint: Checkpoint) -> Iterator[Finding]:

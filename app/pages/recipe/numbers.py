@@ -152,7 +152,7 @@ class NumbersPanel(QWidget):
 
     def _note(self, kind: Kind) -> str:
         """Why controls are off, readable without a pointer."""
-        words = [] if self._recipe.target not in self._lossless else ["Lossless: the model has these numbers already."]
+        words = [] if self._recipe.target not in self._lossless else ["Lossless: weights that are quantized keep their numbers."]
         reasons = dict.fromkeys(filter(None, (kind.fixed(knob) for knob in Knob)))
         return " ".join((*words, *reasons))
 
