@@ -74,14 +74,15 @@ def reply_work(plan: Plan) -> Work:
 
 
 def with_target(recipe: Recipe, name: str) -> Recipe:
-    """The recipe for another target. Rules whose format the target's container does not have are left out, and a method
+    """The recipe for another target. Rules whose format can not stand in its file or folder are left out, and a method
     that the target does not know gives way to the usual one."""
     from core.formats import FORMATS, Method, find_format
     from core.recipe import KEEP
     from core.targets import find_target
 
     target = find_target(name)
-    known = {f.name for f in FORMATS if f.container == target.container} | {KEEP}
+    able = (f for f in FORMATS if f.container == target.container and f.ecosystem in ("", target.ecosystem))
+    known = {f.name for f in able} | {KEEP}
     offered = find_format(target.base, target.container).methods
     method = recipe.method if recipe.method in offered else Method.SEARCH
     return replace(recipe, target=name, method=method, rules=tuple(r for r in recipe.rules if r.format in known))

@@ -356,6 +356,9 @@ def test_rules_survive_another_target_of_the_same_container() -> None:
     recipe = Recipe("Q4_0", rules=(Rule("a", "Q8_0"), Rule("b", "keep")))
     assert with_target(recipe, "Q6_K").rules == recipe.rules
     assert with_target(recipe, "w4a16-g32").rules == (Rule("b", "keep"),)
+    folder = Recipe("w4a16-g32", rules=(Rule("a", "w8a16-g32"),))
+    assert with_target(folder, "w3a16-g32").rules == folder.rules
+    assert with_target(folder, "gptq-4bit-g32").rules == (), "another kind of folder"
 
 
 def test_a_rule_behind_another_that_takes_all(tmp_path: Path) -> None:

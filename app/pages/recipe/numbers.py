@@ -45,6 +45,7 @@ class NumbersPanel(QWidget):
         self._columns: Collection[int] = ()
         self._lossless: frozenset[str] = frozenset()
         self._filled: tuple[Use, Kind, frozenset[str]] | None = None  # what the choosers offer at present
+        self._methods: list[tuple[str, object]] = []
         self.use = CalmCombo()
         for use in uses():
             self.use.addItem(use.title, use.key)
@@ -57,8 +58,6 @@ class NumbersPanel(QWidget):
             Knob.DOUBLE: QCheckBox(_SWITCHES[Knob.DOUBLE]),
         }
         self.method = CalmCombo()
-        for method, words in METHODS:
-            self.method.addItem(words, method)
         self.contract = ContractCard()
         form = QFormLayout()
         form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
@@ -125,7 +124,11 @@ class NumbersPanel(QWidget):
                 control.setChecked(bool(value))
             else:
                 control.setCurrentIndex(kind.values(knob).index(value))
-        self.method.setCurrentIndex([m for m, _ in METHODS].index(recipe.method))
+        methods = [(words, method) for method, words in METHODS if method in base_of(target).methods]
+        if methods != self._methods:
+            self._methods = methods
+            _offer(self.method, methods)
+        self.method.setCurrentIndex(self.method.findData(recipe.method))
         self.note.setText(self._note(kind))
         self.note.setVisible(bool(self.note.text()))
         self.contract.show_contract(base_of(target).contract)
@@ -152,7 +155,11 @@ class NumbersPanel(QWidget):
 
     def _note(self, kind: Kind) -> str:
         """Why controls are off, readable without a pointer."""
-        words = [] if self._recipe.target not in self._lossless else ["Lossless: weights that are quantized keep their numbers."]
+        words = (
+            []
+            if self._recipe.target not in self._lossless
+            else ["Lossless: weights that are quantized keep their numbers."]
+        )
         reasons = dict.fromkeys(filter(None, (kind.fixed(knob) for knob in Knob)))
         return " ".join((*words, *reasons))
 

@@ -29,7 +29,7 @@ class RulesPanel(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._recipe = Recipe()
-        self._container = ""
+        self._offered = ("", "")  # container and ecosystem whose formats can be chosen
         self.table = TablePanel(
             RowsModel(rule_columns(), explain),
             "Rules",
@@ -82,13 +82,13 @@ class RulesPanel(QWidget):
     def show_recipe(self, recipe: Recipe, matches: list[RuleMatch]) -> None:
         """The rules with how many tensors each decides; nothing is emitted."""
         self._recipe = recipe
-        container = find_target(recipe.target).container
-        if container != self._container:
-            self._container = container
+        target = find_target(recipe.target)
+        if (target.container, target.ecosystem) != self._offered:
+            self._offered = (target.container, target.ecosystem)
             self.format.clear()
             self.format.addItem("keep 16 bits", KEEP)
             for f in FORMATS:
-                if f.container == container and f.contract.scale is not None:
+                if (f.container, f.ecosystem) == self._offered and f.contract.scale is not None:
                     self.format.addItem(f.name, f.name)
         self.table.model.set_rows(matches or [RuleMatch(r.pattern, r.format, 0, reason=r.reason) for r in recipe.rules])
         for part in (self.table, self.remove):
