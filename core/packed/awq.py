@@ -8,7 +8,7 @@ from typing import Any
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats.awq import UNIT, Awq
-from core.packed.gptq import OTHER_CONFIG, SCALES, part
+from core.packed.gptq import OTHER_CONFIG, SCALES, check_method, part
 from core.packed.weight import AGAIN, PackedWeight, packed_weight
 from core.tensor_info import TensorInfo
 
@@ -32,6 +32,7 @@ def _is_awq(qweight: TensorInfo, tensors: Mapping[str, TensorInfo], config: Mapp
 def _weight(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], base: str
 ) -> PackedWeight:
+    check_method(config, f"{base}.qweight", "awq", "AWQ")
     layout = str(config.get("version") or config.get("format") or "gemm").lower()
     if layout != "gemm":
         raise UserError(

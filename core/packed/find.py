@@ -7,6 +7,7 @@ from typing import Any
 
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantization_config
+from core.errors import UserError
 from core.packed import awq, compressed_tensors, float4, gpt_oss, gptq, mlx
 from core.packed.weight import PackedWeight
 from core.tensor_info import TensorInfo
@@ -38,4 +39,10 @@ def find_packed(checkpoint: Checkpoint) -> list[PackedWeight]:
         for weight in claimed:
             for source in (*weight.sources, *weight.extra):
                 left.pop(source.name, None)
+    other = next((w for w in found if w.scheme != found[0].scheme), None)
+    if other is not None:
+        raise UserError(
+            f"'{found[0].name}' is packed as {found[0].scheme} does, and '{other.name}' as {other.scheme}.",
+            "Keep the files of one model in a folder, or download the model again.",
+        )
     return found

@@ -21,6 +21,7 @@ SCALES = {e.label: e for e in (ElementType.F16, ElementType.BF16, ElementType.F3
 _VERSIONS = {
     "gptq": 1, "gptq_v2": 2, "auto_round:auto_gptq": 1, "auto_round:gptq": 1, "auto_round": 2, "auto_round:gptqmodel": 2
 }  # fmt: skip
+_AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")  # writes either layout
 _OVERRIDES = ("dynamic", "extra_config")  # of GPTQModel and AutoRound, for some of the modules
 
 
@@ -41,6 +42,13 @@ def _is_gptq(qweight: TensorInfo, tensors: Mapping[str, TensorInfo], config: Map
     return scales.columns == qweight.columns
 
 
+def check_method(config: Mapping[str, Any], name: str, method: str, layout: str) -> None:
+    """Raise UserError where config.json names a method that does not lay out weights this way."""
+    given = str(config.get("quant_method") or method).lower()
+    if given not in (method, f"{method}_marlin", *_AUTO_ROUND):
+        raise UserError(f"'{name}' is laid out as {layout} does it, but config.json says {given}.", OTHER_CONFIG)
+
+
 def part(tensors: Mapping[str, TensorInfo], base: str, end: str) -> TensorInfo:
     """'{base}.{end}', a matrix. Raises UserError when it is not there."""
     found = tensors.get(f"{base}.{end}")
@@ -54,6 +62,7 @@ def part(tensors: Mapping[str, TensorInfo], base: str, end: str) -> TensorInfo:
 def _weight(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], base: str
 ) -> PackedWeight:
+    check_method(config, f"{base}.qweight", "gptq", "GPTQ")
     qweight, scales, qzeros = (part(tensors, base, end) for end in ("qweight", "scales", "qzeros"))
     index = _index(checkpoint, tensors.get(f"{base}.g_idx"), scales.rows)
     bits, columns = _size(qweight, scales, qzeros, None if index is None else len(index))

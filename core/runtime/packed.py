@@ -22,11 +22,11 @@ def packed_matrix(weight: PackedWeight, start: int, stop: int, reading: Reading)
     """Rows start…stop of a weight. Raises NoLayout, before anything is read, where the engine has no layout for it."""
     if weight.transposed:
         raise NoLayout("the engine has no layout for rows and columns exchanged")
-    if weight.order is not None:
-        raise NoLayout("the engine has no layout for columns in an order of their own")
     build = _BUILD.get(type(weight.format.numbers))
     if build is None:
         raise NoLayout(f"the engine has no layout for {weight.format.numbers.label}")
+    if weight.order is not None and build is not _integers:
+        raise NoLayout(f"the engine has no layout for {weight.format.numbers.label} in an order of its own")
     return build(weight, start, stop, reading)
 
 
@@ -42,7 +42,10 @@ def _integers(weight: PackedWeight, start: int, stop: int, reading: Reading) -> 
 
     columns = weight.shape[1]
     size = numbers.size or columns
-    return matrix.from_groups(stop - start, columns, numbers.bits, size, read, numbers.scale.label, numbers.symmetric)
+    label, symmetric = numbers.scale.label, numbers.symmetric
+    return matrix.from_groups(
+        stop - start, columns, numbers.bits, size, read, label, symmetric, order=weight.order
+    )
 
 
 def _float4(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
