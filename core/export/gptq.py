@@ -90,7 +90,8 @@ def _patterns(given: Mapping[str, Gptq | None]) -> dict[str, Gptq | None]:
         form = next(iter(members.values()))
         by_place.setdefault(re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", pattern), {})[pattern] = form
     for place, members in by_place.items():
-        found |= {place: next(iter(members.values()))} if len(set(members.values())) == 1 else members
+        covered = {form for name, form in given.items() if re.match(place, name)}
+        found |= {place: next(iter(members.values()))} if len(covered) == 1 else members
     return found
 
 

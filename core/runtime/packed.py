@@ -43,9 +43,7 @@ def _integers(weight: PackedWeight, start: int, stop: int, reading: Reading) -> 
     columns = weight.shape[1]
     size = numbers.size or columns
     label, symmetric = numbers.scale.label, numbers.symmetric
-    return matrix.from_groups(
-        stop - start, columns, numbers.bits, size, read, label, symmetric, order=weight.order
-    )
+    return matrix.from_groups(stop - start, columns, numbers.bits, size, read, label, symmetric, order=weight.order)
 
 
 def _float4(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:

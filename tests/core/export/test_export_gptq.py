@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gptq_files import AWQ_ORDER
 from job_help import convert
-from safetensors.numpy import load_file
+from safetensors import safe_open
 from tiny_models import write_llama
 
 from core.checkpoint import open_checkpoint
@@ -25,6 +25,12 @@ from core.recipe import KEEP, Recipe, Rule
 from core.tensor_info import Role, TensorInfo
 
 BASE = "model.layers.0.mlp.up_proj"
+
+
+def load_file(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of quantized layers; numpy has no bfloat16 for the others."""
+    with safe_open(path, framework="np") as file:
+        return {name: file.get_tensor(name) for name in file.keys() if "proj" in name}  # noqa: SIM118
 
 
 def fields(words: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -42,7 +48,8 @@ def unpacked(arrays: Mapping[str, np.ndarray], base: str, bits: int, plus: int) 
 
 
 @pytest.mark.parametrize(
-    "target", ["gptq-4bit-g64", "gptq-2bit-g32-asym", "gptq-3bit-channel", "gptq-3bit-g128-asym", "gptq-8bit-g32-asym-v2"]
+    "target",
+    ["gptq-4bit-g64", "gptq-2bit-g32-asym", "gptq-3bit-channel", "gptq-3bit-g128-asym", "gptq-8bit-g32-asym-v2"],
 )
 def test_gptq_arrays_by_the_book(target: str, tmp_path: Path) -> None:
     folder = write_llama(tmp_path / "m")
@@ -120,7 +127,9 @@ def test_long_rows_with_one_scale_have_none_either() -> None:
     options = EncodeOptions()
     rows = form.fit_rows(lambda: iter((x[:, :2048], x[:, 2048:])), options)
     assert (rows.zeros == 1).all()
-    back = np.hstack([form.numbers.values(form.numbers.quantize(p, EncodeOptions(rows=rows))) for p in np.split(x, 2, 1)])
+    back = np.hstack(
+        [form.numbers.values(form.numbers.quantize(p, EncodeOptions(rows=rows))) for p in np.split(x, 2, 1)]
+    )
     assert np.abs(back - x).max() <= x.max() / 14 / 2 * 1.01
 
 
@@ -223,15 +232,8 @@ def test_awq_has_groups_of_one_size(tmp_path: Path) -> None:
             make_plan(checkpoint, Recipe("awq-g64", rules=rules))
 
 
-@pytest.mark.parametrize(("name", "shape"), [("gptq-4bit-g32", (40, 64)), ("gptq-2bit-channel", (64, 48)), ("awq-g32", (12, 64))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("gptq-4bit-g32", (40, 64)), ("gptq-2bit-channel", (64, 48)), ("awq-g32", (12, 64))]
+)
 def test_rows_that_do_not_fill_words_are_refused(name: str, shape: tuple[int, int]) -> None:
     assert find_format(name, "safetensors").accepts(shape).endswith(("32", "8"))
-
-
-@pytest.mark.parametrize("target", ["gptq-4bit-g32-asym", "awq-g64", "gptq-3bit-channel"])
-def test_it_generates(target: str, tmp_path: Path) -> None:
-    """On its packed form, the same tokens as its values give."""
-    from core.runtime import load_model
-
-    convert(write_llama(tmp_path / "m"), target, tmp_path / "out")
-    assert load_model is not None

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from decoder_models import weights_of
 from gguf import GGUFReader, dequantize
 from gptq_files import Arrays, Layer, write_quantized
 from job_help import convert
@@ -18,6 +19,8 @@ from core.checkpoint import open_checkpoint
 from core.errors import UserError
 from core.plan import Action, make_plan
 from core.recipe import Recipe
+from core.runtime.load import decoder_config
+from kernels.matrix import read_rows
 
 BASE = "model.layers.0.mlp.up_proj"  # 512 × 256
 UP = f"{BASE}.weight"
@@ -177,6 +180,29 @@ def test_zero_points_that_are_not_the_middle_are_named_when_they_are_read(tmp_pa
         (up,) = [t for t in checkpoint.tensors if t.name == UP]
         with pytest.raises(UserError, match=r"up_proj\.weight' can not be read: config.json calls it symmetric"):
             checkpoint.read_rows(up)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"symmetric": False, "lowest": 0},
+        {"bits": 3, "group": 0},
+        {"group": 64, "ordered": True},
+        {"bits": 8, "group": 96, "symmetric": False, "ordered": True},
+        {"awq": True, "symmetric": False, "group": 128},
+    ],
+)
+def test_the_engine_takes_it_packed(options: dict, tmp_path: Path) -> None:
+    """Every layer as the file has it, none decoded; its rows are the file's values in the columns' own order."""
+    layers = write_quantized(tmp_path / "m", **options)
+    with open_checkpoint(tmp_path / "m") as checkpoint:
+        weights, conversions = weights_of(checkpoint, decoder_config(checkpoint))
+    assert not conversions
+    for ours, theirs in (("attn_q", "self_attn.q_proj"), ("attn_k", "self_attn.k_proj"), ("ffn_down", "mlp.down_proj")):
+        matrix = weights.matrices[f"blk.1.{ours}.weight"]
+        assert matrix.format.startswith(f"int{options.get('bits', 4)} ")
+        got = read_rows(matrix, np.arange(matrix.rows))
+        assert np.array_equal(got, layers[f"model.layers.1.{theirs}.weight"].values)
 
 
 def linear(checkpoint) -> dict:  # type: ignore[no-untyped-def]

@@ -337,17 +337,16 @@ def test_a_head_that_should_be_there(tmp_path: Path) -> None:
 
 
 def test_a_scheme_that_is_not_known_names_tensor_and_scheme(tmp_path: Path) -> None:
-    def gptq(tensors: dict[str, torch.Tensor]) -> None:
+    def exl2(tensors: dict[str, torch.Tensor]) -> None:
         base = "model.layers.0.mlp.up_proj."
         tensors.pop(base + "weight")
-        tensors[base + "qweight"] = torch.zeros(32, 512, dtype=torch.int32)
-        tensors[base + "qzeros"] = torch.zeros(2, 64, dtype=torch.int32)
-        tensors[base + "scales"] = torch.ones(2, 512, dtype=torch.float16)
+        tensors[base + "q_weight"] = torch.zeros(32, 512, dtype=torch.int32)
+        tensors[base + "q_scale"] = torch.zeros(2, 64, dtype=torch.int32)
 
     with pytest.raises(UserError) as error:
-        plan_of(write_llama(tmp_path / "model", change=gptq))
-    assert "qweight" in error.value.message
-    assert "GPTQ" in error.value.message
+        plan_of(write_llama(tmp_path / "model", change=exl2))
+    assert "q_weight" in error.value.message
+    assert "EXL2" in error.value.message
 
 
 def test_packed_parts_that_do_not_fit(tmp_path: Path) -> None:
