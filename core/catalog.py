@@ -34,7 +34,8 @@ _USES = {
     "plain": "Not quantized (Hugging Face)",
 }
 _USUAL_GROUP = {"mlx": 64, "hqq": 64}  # what their own tools take unasked; elsewhere it is 128
-_OF_PLAIN_FOLDERS = ("vLLM", "Transformers", "SGLang")  # models are published so; the matrix is of quantized ones
+# What the matrix does not have: models are published as plain folders, and hqq is a library.
+_READERS = {"plain": ("vLLM", "Transformers", "SGLang"), "hqq": ("hqq",)}
 _USUAL = ("Q4_K_M",)
 _KINDS = {  # base type that is not of a folder's own → kind
     "Q4_0": "Blocks of 32", "Q4_1": "Blocks of 32", "Q5_0": "Blocks of 32", "Q5_1": "Blocks of 32",
@@ -284,7 +285,7 @@ def _kind_key(target: Target) -> tuple[object, ...]:
     if not isinstance(base, Coded):
         return (target.ecosystem or "gguf", _KINDS[target.base])
     scale = c.scale.label if c.scale is not None and c.scale.bits == 8 else ""
-    levels = f"{min(c.levels):g}…{len(set(c.levels))}" if c.levels else ""
+    levels = " ".join(f"{v:g}" for v in c.levels) if c.element is ElementType.CODEBOOK else ""
     return (base.ecosystem, type(base).__name__, c.element.label, scale, levels)
 
 
@@ -347,6 +348,6 @@ def _unusual(t: Target, columns: Collection[int], wanted: Collection[str]) -> tu
 
 def readers(target: Target) -> tuple[str, ...]:
     """Runtimes that run what a target writes, on some hardware at least."""
-    if target.ecosystem == "plain":
-        return _OF_PLAIN_FOLDERS
+    if target.ecosystem.lower() in _READERS:
+        return _READERS[target.ecosystem.lower()]
     return matrix.readers(matrix.family(target.name))

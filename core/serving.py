@@ -41,15 +41,19 @@ def serving_target(target: Target, output: Path) -> tuple[Command, ...]:
     # Transformers unpacks what it has no kernels for, and then runs it all the same.
     known = [*readers(target), *(r for r in matrix.readers(kind, unpacked=True) if r == "Transformers")]
     order = sorted(
-        (r for r in dict.fromkeys(known) if r in _COMMANDS), key=lambda r: (r != _made_for(target), FAVOURED.index(r))
+        (r for r in dict.fromkeys(known) if r in _COMMANDS), key=lambda r: (r != _made_for(target), _place(r))
     )
     return tuple(_COMMANDS[r](target, output, kind) for r in order)
+
+
+def _place(runtime: str) -> int:
+    return FAVOURED.index(runtime) if runtime in FAVOURED else len(FAVOURED)
 
 
 def _made_for(target: Target) -> str:
     if not target.is_folder:
         return "llama.cpp"
-    own = {"mlx": "MLX", "modelopt": "TensorRT-LLM", "bitsandbytes": "Transformers", "hqq": "Transformers"}
+    own = {"mlx": "MLX", "modelopt": "TensorRT-LLM", "bitsandbytes": "Transformers", "hqq": "hqq"}
     return own.get(target.ecosystem.lower(), "vLLM")
 
 
@@ -103,7 +107,6 @@ _PACKAGES = {
     "awq": "Needs gptqmodel.",
     "bitsandbytes": "Needs bitsandbytes and accelerate.",
     "compressed-tensors": "Needs compressed-tensors.",
-    "hqq": "Needs hqq.",
     "": "Needs gguf. The weights are unpacked to F32 or the dtype that is asked for.",
 }
 
@@ -141,6 +144,24 @@ def _transformers(target: Target, output: Path, kind: str) -> Command:
     return Command("Transformers", text, " ".join(filter(None, notes)))
 
 
+def _hqq(_target: Target, output: Path, _kind: str) -> Command:
+    text = "\n".join(
+        (
+            "import torch",
+            "from hqq.models.hf.base import AutoHQQHFModel",
+            "from transformers import AutoTokenizer",
+            f"path = {str(output)!r}",
+            "tokenizer = AutoTokenizer.from_pretrained(path)",
+            'model = AutoHQQHFModel.from_quantized(path, compute_dtype=torch.float16, device="cuda")',
+            'inputs = tokenizer("The capital of France is", return_tensors="pt").to("cuda")',
+            "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=32)[0]))",
+        )
+    )
+    return Command(
+        "hqq", text, 'Needs the library hqq; device="cpu" with compute_dtype=torch.float32 runs it without a GPU.'
+    )
+
+
 _COMMANDS: dict[str, Callable[[Target, Path, str], Command]] = {
     "llama.cpp": _llama_cpp,
     "vLLM": _vllm,
@@ -148,4 +169,5 @@ _COMMANDS: dict[str, Callable[[Target, Path, str], Command]] = {
     "SGLang": _sglang,
     "TensorRT-LLM": _tensorrt,
     "MLX": _mlx,
+    "hqq": _hqq,
 }

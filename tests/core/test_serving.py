@@ -28,7 +28,7 @@ def test_only_runtimes_that_read_it_and_words_that_a_shell_takes(name: str) -> N
     assert set(made) <= able | {"Transformers"}
     assert "Transformers" not in made or "Transformers" in {*able, *family_readers(family(name), unpacked=True)}
     for runtime, command in made.items():
-        if runtime == "Transformers":
+        if runtime in ("Transformers", "hqq"):
             ast.parse(command.text)
             place = PLACE if find_target(name).is_folder else PLACE.parent
             assert repr(str(place)) in command.text
