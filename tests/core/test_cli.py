@@ -56,6 +56,7 @@ def test_convert_as_json_matches_the_plan(capsys, folder, tmp_path):
     assert code == 0
     assert data["predicted_bytes"] == data["actual_bytes"] == plan["bytes_total"] == Path(data["output"]).stat().st_size
     assert {"name", "snr_db", "max_error"} <= set(data["tensors"][0])
+    assert data["serve"][0] == {"runtime": "llama.cpp", "text": f"llama-server -m {data['output']}", "note": ""}
     assert data["seconds"] > 0
     assert data["peak_rss_bytes"] > 0
     assert main(["verify", data["output"]]) == 0
