@@ -231,7 +231,8 @@ def encode(
     """The parts of a block, from its source values, or from the source's codes. Raises UserError like `quantize`."""
     if t.lossless and t.format is not None:
         try:
-            return t.format.pack(read_codes(checkpoint, t.source, block.start, block.stop))
+            codes = read_codes(checkpoint, t.source, block.start, block.stop)
+            return t.format.pack(t.format.with_input(codes, options))
         except ValueError as error:
             raise UserError(
                 f"'{t.name}' has scales that {t.format.name} can not hold: {error}.", "Choose another target for it."

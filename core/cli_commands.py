@@ -258,7 +258,8 @@ def _drive(job: Generator[Progress, None, RunResult], quiet: bool) -> RunResult:
             return stop.value
         if not quiet:
             left = f", {format_duration(max(1.0, round(p.seconds_left)))} left" if p.seconds_left is not None else ""
-            text = f"{p.phase} {int(p.share * 100)} %, tensor {p.tensor_index + 1} of {p.tensor_count}{left}"
+            what = "layer" if p.phase == "calibrating" else "tensor"
+            text = f"{p.phase} {int(p.share * 100)} %, {what} {p.tensor_index + 1} of {p.tensor_count}{left}"
             show_step(text, p.share)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from core.blocks import encoded_runs, split, with_options
+from core.calibrate import calibrated
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats import EncodeOptions
@@ -39,9 +40,10 @@ def is_finished(plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelT
             if not (output / name).is_file() or (output / name).read_bytes() != wanted:
                 return False
         places = {(p.tensor, p.part): p for p in layout.parts}
-        options = EncodeOptions(method=plan.recipe.method)
+        inputs = calibrated(checkpoint, plan.tensors, token)
         for i, t in enumerate(plan.tensors):
             token.check()
+            options = EncodeOptions(method=plan.recipe.method, input_amax=inputs.get(t.name, 0.0))
             block, own = next(with_options(checkpoint, t, split(i, t, 1), options, token))
             try:
                 runs = encoded_runs(checkpoint, t, block, own)

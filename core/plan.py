@@ -74,6 +74,11 @@ class TensorPlan:
         return self.action is Action.REPACK
 
     @property
+    def needs_input(self) -> bool:
+        """Whether the range of its activations has to be measured before it is written."""
+        return self.format is not None and self.format.needs_input and not (self.lossless and self.source.input_scale)
+
+    @property
     def values(self) -> int:
         return prod(self.shape)
 
@@ -170,6 +175,10 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     decided = _without_stale_scales(list(zip(prepared.mapped, _outcomes(prepared.mapped, fates), strict=True)))
     layout = place(checkpoint, target, prepared, [Draft(t.name, o.fate.format, o.parts) for t, o in decided])
     tensors = _with_padding(decided, layout)
+    if measured := next((t for t in tensors if t.needs_input), None):
+        from core.calibrate import check_can_calibrate
+
+        check_can_calibrate(checkpoint, measured.format_name)
     plan = Plan(
         recipe=recipe,
         target=target,
@@ -177,7 +186,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
         layout=layout,
         source_bytes=checkpoint.file_bytes,
         source_fingerprint=checkpoint.fingerprint(),
-        expected_seconds=estimate_seconds(tensors),
+        expected_seconds=estimate_seconds(tensors) + calibration_seconds(tensors),
         expected_memory=BASE_MEMORY + BLOCK_BUDGET,
         scratch_bytes=RESERVE,
     )
@@ -188,6 +197,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
 RATES = {"Q2_K": 60, "Q3_K": 120, "Q4_K": 80, "Q5_K": 80, "Q6_K": 90, "IQ4_NL": 35, "IQ4_XS": 45}
 DEFAULT_RATE = 160
 DISK_BYTES_PER_SECOND = 1e9
+CALIBRATION_SECONDS = 4e-8  # of one core, for each weight: 512 tokens in float32
 
 
 def thread_seconds(t: TensorPlan) -> float:
@@ -201,6 +211,13 @@ def estimate_seconds(tensors: tuple[TensorPlan, ...]) -> float:
     """Rough time of a run on this machine's cores; the run itself replaces it by what it measures."""
     encoding = sum(thread_seconds(t) for t in tensors if t.format is not None)
     return encoding / worker_count() + sum(t.source_bytes for t in tensors) / DISK_BYTES_PER_SECOND
+
+
+def calibration_seconds(tensors: tuple[TensorPlan, ...]) -> float:
+    """Rough time that the activations take to be measured, where some tensor needs that."""
+    if not any(t.needs_input for t in tensors):
+        return 0.0
+    return sum(t.values for t in tensors if len(t.shape) > 1) * CALIBRATION_SECONDS / worker_count()
 
 
 def misfit_costs(checkpoint: Checkpoint, recipe: Recipe) -> dict[Misfit, int | None]:
@@ -261,6 +278,8 @@ def _without_stale_scales(decided: list[_Decided]) -> list[_Decided]:
     encoded = {part_name(t.name, ".scale") for t, o in decided if t.dtype == "NVFP4" and o.action is not Action.COPY}
     return [(t, o) for t, o in decided if t.name not in encoded] if encoded else decided
 
+
+_CACHE_SCALES = (".k_scale", ".v_scale", ".kv_scale")
 
 # Projections of one input, which runtimes make one matrix of.
 _FUSED = ({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V}, {Role.FFN_GATE, Role.FFN_UP})
@@ -332,6 +351,12 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"{', '.join(kinds)} instead, because rows of "
             f"{', '.join(f'{w:,}' for w in widths[:3])} values do not divide into this format's blocks."
         )
+    measured = sum(t.needs_input for t in plan.tensors)
+    if measured:
+        out.append(
+            f"Scales of the activations of {measured} tensors are measured first, on a text that comes with Bitsmith, "
+            f"in about {calibration_seconds(plan.tensors):.0f} s; dynamic formats need none."
+        )
     if any(t.rounding for t in plan.tensors):
         out.append(
             "This output stores the one scale of a tensor as its reciprocal, which float32 has to round: values change "
@@ -354,6 +379,8 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             "vLLM's Marlin kernels take zero points with 4 bits only; with 8 bits it needs a Hopper GPU (Machete). "
             "The symmetric target has no such limit."
         )
+    if any(t.name.endswith(_CACHE_SCALES) for t in checkpoint.stored.tensors):
+        out.append("The source has scales of a key-value cache in 8 bits, which are not taken over.")
     if not plan.target.is_folder and (warning := conversion_warning(checkpoint)):
         out.append(warning)
     if plan.target.is_folder and not checkpoint.config:

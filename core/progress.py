@@ -71,7 +71,8 @@ class TensorResult:
 
 @dataclass(frozen=True)
 class Progress:
-    """A snapshot of a run. `phase` is 'writing' or 'verifying'; `result` is set when a tensor has just finished.
+    """A snapshot of a run. `phase` is 'calibrating', 'writing' or 'verifying'; `result` is set when a tensor has just
+    finished. While calibrating, tensor_index and tensor_count count layers.
 
     bytes_done, bytes_total: bytes read so far and in the whole run (source bytes, then the output's for its check).
     share: work done, 0 to 1, weighed by what each format costs. seconds_left: None in the first three seconds.

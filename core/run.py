@@ -10,14 +10,15 @@ import sys
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from core.blocks import Block, BlockResult, BlockWorker, split, with_options
+from core.calibrate import calibrate
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.finished import is_finished
@@ -27,7 +28,7 @@ from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
 from core.parts import Run
-from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, thread_seconds
+from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, calibration_seconds, thread_seconds
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
 from core.threads import worker_count
@@ -117,7 +118,8 @@ def run(
                 discard(output)
         clock.skip(plan, done)
         files = OutputFiles(output, plan.layout, keep=bool(done))
-        entries = yield from _write(plan, checkpoint, files, journal, done, token, clock, threads)
+        inputs = yield from _calibrate(plan, checkpoint, done, token, clock)
+        entries = yield from _write(plan, checkpoint, files, journal, done, token, clock, threads, inputs)
         files.sync()
         yield from _verify(plan, files, journal, entries, token, clock, threads)
         files.finish(overwrite)
@@ -161,7 +163,8 @@ class _Clock:
         self._values = [max(1, t.values) for t in plan.tensors]
         self.check_bytes = sum(p.nbytes for p in plan.layout.parts)
         self.bytes_total = plan.source_bytes_read + self.check_bytes
-        self._total = sum(self._cost) + self.check_bytes / DISK_BYTES_PER_SECOND
+        self._calibration = calibration_seconds(plan.tensors)
+        self._total = sum(self._cost) + self.check_bytes / DISK_BYTES_PER_SECOND + self._calibration
         self._skipped = self._done = 0.0
         self.bytes_done = 0
 
@@ -178,6 +181,10 @@ class _Clock:
         share = (b.stop - b.start) * (b.columns[1] - b.columns[0]) / self._values[b.tensor]
         self._done += self._cost[b.tensor] * share
         self.bytes_done += round(t.source_bytes * share)
+
+    def calibrated(self, share: float) -> None:
+        """So much more of the calibration is done."""
+        self._done += self._calibration * share
 
     def checked(self, nbytes: int) -> None:
         self._done += nbytes / DISK_BYTES_PER_SECOND
@@ -202,6 +209,27 @@ class _Clock:
         )
 
 
+def _calibrate(
+    plan: Plan, checkpoint: Checkpoint, done: list[Entry], token: CancelToken, clock: _Clock
+) -> Generator[Progress, None, dict[str, float]]:
+    """What the tensors that are left need to know of their activations."""
+    written = {e.tensor for e in done}
+    left = [t for i, t in enumerate(plan.tensors) if i not in written]
+    job = calibrate(checkpoint, left, token)
+    before = 0.0
+    while True:
+        try:
+            step = next(job)
+        except StopIteration as stop:
+            clock.calibrated(1.0 - before)
+            return stop.value
+        token.check()
+        clock.calibrated(step.done / step.total - before)
+        before = step.done / step.total
+        now = clock.progress("calibrating", plan, 0, None)
+        yield replace(now, tensor=step.name, tensor_index=step.done - 1, tensor_count=step.total)
+
+
 def _write(
     plan: Plan,
     checkpoint: Checkpoint,
@@ -211,6 +239,7 @@ def _write(
     token: CancelToken,
     clock: _Clock,
     threads: int,
+    inputs: Mapping[str, float],
 ) -> Generator[Progress, None, list[Entry]]:
     """All tensors that the journal does not have. Blocks run in a small pool; results are taken in the plan's order."""
     entries = {e.tensor: e for e in done}
@@ -231,7 +260,7 @@ def _write(
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-block")
     try:
-        source = _blocks(plan, checkpoint, entries, threads, left, token)
+        source = _blocks(plan, checkpoint, entries, threads, left, token, inputs)
         exhausted = False
         while queue or not exhausted:
             while not exhausted and len(queue) <= threads:
@@ -283,13 +312,15 @@ def _blocks(
     threads: int,
     left: dict[int, int],
     token: CancelToken,
+    inputs: Mapping[str, float],
 ) -> Iterator[tuple[Block, EncodeOptions]]:
     options = EncodeOptions(method=plan.recipe.method, threads=threads)
     for i, t in enumerate(plan.tensors):
         if i not in entries:
             blocks = split(i, t, threads)
             left[i] = len(blocks)
-            yield from with_options(checkpoint, t, blocks, options, token)
+            own = replace(options, input_amax=inputs.get(t.name, 0.0))
+            yield from with_options(checkpoint, t, blocks, own, token)
 
 
 def _verify(

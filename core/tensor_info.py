@@ -46,6 +46,7 @@ class TensorInfo:
     tensors, and `dtype` is a label of their format ('int4 g128'); it has values, and no bytes of its own.
     numbers: what its codes stand for, where they can be taken over into another format as they are. scales_fit: whether
     each of its scales is a value of another float type, which is only known from the scales: calling it reads them.
+    input_scale: a static scale of the activations that it meets is stored beside it.
     """
 
     name: str
@@ -62,6 +63,7 @@ class TensorInfo:
     packed: bool = False
     numbers: Numbers | None = None
     scales_fit: Callable[[ElementType], bool] | None = field(default=None, compare=False, repr=False)
+    input_scale: bool = False
 
     @property
     def values(self) -> int:

@@ -15,7 +15,9 @@ from core.contract import ElementType
 from core.export.ecosystem import ALL_EXPERTS, Ecosystem, Words, ignored_modules, module
 from core.formats.coded import Coded
 from core.formats.float4_packed import CompressedFloat4
+from core.formats.numbers import Integers
 from core.formats.pack_quantized import PackQuantized
+from core.formats.scaled8 import Inputs, Scaled8
 from core.tensor_info import TensorInfo
 
 # Parts beside the decoder in a model that sees or hears; 'language_model' is the decoder in such a model.
@@ -36,13 +38,13 @@ class CompressedTensors(Ecosystem):
 def quantization_config(tensors: Iterable[TensorInfo], chosen: Mapping[str, Coded]) -> dict[str, Any]:
     """A group for each scheme, and every matrix that has none under `ignore`."""
     tensors = tuple(tensors)
-    towers = any(t.name.partition(".")[0] in _TOWERS for t in tensors)
+    towers = has_towers(tensors)
     schemes = {name: _Scheme.of(form) for name, form in chosen.items()}
     distinct = list(dict.fromkeys(schemes.values()))
     formats = list(dict.fromkeys(s.format for s in distinct))
     groups = {}
     for number, scheme in enumerate(distinct):
-        names = [n for name, own in schemes.items() if own == scheme for n in _spellings(module(name), towers)]
+        names = [n for name, own in schemes.items() if own == scheme for n in spellings(module(name), towers)]
         groups[f"group_{number}"] = {
             "targets": ["Linear"] if len(distinct) == 1 else names,
             "weights": scheme.weights,
@@ -57,7 +59,7 @@ def quantization_config(tensors: Iterable[TensorInfo], chosen: Mapping[str, Code
         "format": formats[0] if len(formats) == 1 else "mixed-precision",
         "quantization_status": "compressed",
         "global_compression_ratio": None,
-        "ignore": list(dict.fromkeys(n for m in ignored_modules(tensors, chosen) for n in _spellings(m, towers))),
+        "ignore": list(dict.fromkeys(n for m in ignored_modules(tensors, chosen) for n in spellings(m, towers))),
     }
 
 
@@ -83,6 +85,8 @@ class _Scheme:
             return _Scheme("pack-quantized", tuple(weights.items()))
         if isinstance(form, CompressedFloat4):
             return _float4(form)
+        if isinstance(form, Scaled8):
+            return _eight_bits(form)
         raise ValueError(f"{form.name} is no compressed-tensors format")
 
     @property
@@ -109,7 +113,41 @@ def _float4(form: CompressedFloat4) -> _Scheme:
     return _Scheme(f"{'nvfp4' if nvfp4 else 'mxfp4'}-pack-quantized", tuple(weights.items()))
 
 
-def _spellings(module: str, towers: bool) -> list[str]:
+def _eight_bits(form: Scaled8) -> _Scheme:
+    """The schemes W8A8, FP8_DYNAMIC, FP8, FP8_BLOCK and MXFP8, as llm-compressor's presets have them."""
+    numbers = form.numbers
+    integers = isinstance(numbers, Integers)
+    scales = () if numbers.scale.bits > 8 else (("scale_dtype", "torch.uint8"),)
+    common = (("num_bits", 8), ("type", "int" if integers else "float"), ("symmetric", True))
+    if numbers.tile > 1:
+        layout: tuple[tuple[str, Any], ...] = (
+            ("group_size", None),
+            ("strategy", "block"),
+            ("block_structure", (numbers.tile, numbers.group)),
+        )
+    else:
+        strategy = "tensor" if not numbers.tile else "group" if numbers.group else "channel"
+        layout = (("group_size", numbers.group or None), ("strategy", strategy))
+    inputs = {
+        Inputs.TOKEN: (("group_size", None), ("strategy", "token"), ("dynamic", True)),
+        Inputs.TENSOR: (("group_size", None), ("strategy", "tensor"), ("dynamic", False)),
+        Inputs.GROUP: (("group_size", numbers.group), ("strategy", "group"), ("dynamic", True)),
+        Inputs.NONE: None,
+    }[form.inputs]
+    name = "int-quantized" if integers else "mxfp8-quantized" if scales else "float-quantized"
+    return _Scheme(
+        name,
+        (*common, *layout, ("dynamic", False), *scales),
+        None if inputs is None else (*common, *inputs, *scales),
+    )
+
+
+def has_towers(tensors: Iterable[TensorInfo]) -> bool:
+    """Whether the model also sees or hears."""
+    return any(t.name.partition(".")[0] in _TOWERS for t in tensors)
+
+
+def spellings(module: str, towers: bool) -> list[str]:
     """The module's name in the file, and in transformers since 4.52 where a model also sees or hears.
 
     There the decoder is `model.language_model`, its head `lm_head`, and every other part lies under `model`; published

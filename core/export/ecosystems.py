@@ -5,10 +5,21 @@ from __future__ import annotations
 from core.export.awq import AwqFolders
 from core.export.compressed_tensors import CompressedTensors
 from core.export.ecosystem import Ecosystem
+from core.export.fp8 import HuggingFaceFP8
 from core.export.gptq import GptqFolders
 from core.export.mlx import Mlx
+from core.export.modelopt import ModelOpt
 from core.export.plain import PlainFolder
 
 ECOSYSTEMS: dict[str, Ecosystem] = {
-    e.name: e for e in (CompressedTensors(), GptqFolders(), AwqFolders(), Mlx(), PlainFolder())
+    e.name: e
+    for e in (
+        CompressedTensors(),
+        GptqFolders(),
+        AwqFolders(),
+        HuggingFaceFP8(),
+        ModelOpt(),
+        Mlx(),
+        PlainFolder(),
+    )
 }

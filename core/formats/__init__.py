@@ -11,8 +11,18 @@ from core.formats.gptq import GPTQ
 from core.formats.mlx import MLX
 from core.formats.pack_quantized import PACK_QUANTIZED
 from core.formats.plain import PLAIN
+from core.formats.scaled8 import SCALED8
 
-FORMATS: tuple[Format, ...] = (*GGML_FORMATS, *PACK_QUANTIZED, *COMPRESSED_FLOAT4, *GPTQ, *AWQ, *MLX, *PLAIN)
+FORMATS: tuple[Format, ...] = (
+    *GGML_FORMATS,
+    *PACK_QUANTIZED,
+    *SCALED8,
+    *COMPRESSED_FLOAT4,
+    *GPTQ,
+    *AWQ,
+    *MLX,
+    *PLAIN,
+)
 
 _BY_NAME = {(f.container, f.name.lower()): f for f in FORMATS}
 

@@ -120,6 +120,10 @@ class Format(ABC):
         """Codes of some rows → one array a part, in the order of `parts`; empty for constant parts."""
         raise NotImplementedError(self.name)
 
+    def with_input(self, codes: Codes, options: EncodeOptions) -> Codes:
+        """For a format that `needs_input`: codes with the scale of the activations, unless their source has it."""
+        return codes
+
     def constant_parts(self, shape: Sequence[int]) -> dict[int, bytes]:
         """The bytes of the parts that are `constant`, by number; `encode` returns them empty."""
         return {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from math import ceil, prod
 
 import numpy as np
@@ -42,6 +43,13 @@ class Coded(Format):
     def unpack(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> Codes:
         """The bytes (uint8) that `Part.run` gives for some rows of each part → their codes."""
 
+    def with_input(self, codes: Codes, options: EncodeOptions) -> Codes:
+        if not self.needs_input or codes.input_scale:
+            return codes
+        # Without a range, as in a preview that encodes weights only, it is as good as any.
+        scale = self.numbers.input_scale(options.input_amax) if options.input_amax else 1.0
+        return replace(codes, input_scale=scale)
+
     def like(self, other: Coded) -> bool:
         """Whether it is the same format but for the size of its groups."""
         return self.numbers.resized(other.numbers.group) == other.numbers
@@ -73,7 +81,7 @@ class Coded(Format):
         return self.numbers.fit_rows(read, options)
 
     def encode(self, rows: np.ndarray, options: EncodeOptions) -> tuple[np.ndarray, ...]:
-        return self.pack(self.numbers.quantize(rows, options))
+        return self.pack(self.with_input(self.numbers.quantize(rows, options), options))
 
     def decode(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> np.ndarray:
         return self.numbers.values(self.unpack(parts, rows, columns))

@@ -24,7 +24,8 @@ class Codes:
 
     scales: [S, G], float32, or uint8 where they are 8-bit floats; each of its rows serves `tile` rows, 0: all of them.
     zeros: uint8 [R, G], or float32 where they are real, subtracted from codes. offsets: float32 [R, G], added to what
-    is scaled. tensor_scale: one more factor for all.
+    is scaled. tensor_scale: one more factor for all. input_scale: of static activations, what their codes are
+    multiplied with; 0: there is none.
     """
 
     codes: np.ndarray
@@ -33,6 +34,7 @@ class Codes:
     offsets: np.ndarray | None = None
     tensor_scale: float = 1.0
     tile: int = 1
+    input_scale: float = 0.0
 
     def rows(self, start: int, stop: int) -> Codes:
         """Rows start…stop of these."""
@@ -145,6 +147,10 @@ class Numbers(ABC):
 
     def fit_rows(self, read: ReadPieces, options: EncodeOptions) -> RowScales:
         """As `Format.fit_rows`."""
+        raise NotImplementedError(self.label)
+
+    def input_scale(self, amax: float) -> float:
+        """`Codes.input_scale` of activations of which the largest |x| is `amax`, where these are static."""
         raise NotImplementedError(self.label)
 
     def resized(self, group: int) -> Numbers | None:

@@ -92,6 +92,11 @@ def measure_activations(
     return result
 
 
+def check_can_measure(checkpoint: Checkpoint) -> None:
+    """Raise UserError, without running anything, for a model that `measure_activations` does not know."""
+    _config(checkpoint)
+
+
 def _config(checkpoint: Checkpoint) -> DecoderConfig:
     if checkpoint.architecture in ("", *FAMILIES):  # others would start transformers
         config = decoder_config(checkpoint)

@@ -182,8 +182,7 @@ def _drafts(plan: Plan, t: TensorPlan, now: Format, finding: Finding) -> Iterato
         return _Draft(kind, title + joined, name, () if missing else rules, missing)
 
     yield draft(RemedyKind.KEEP, "kept", None)
-    if now.contract.bits < 8:
-        eight = _eight_bits(now)
+    if now.contract.bits < 8 and (eight := _eight_bits(now)):
         yield draft(RemedyKind.EIGHT, "8 bits", eight)
     finer = _finer(now, t.shape)
     for f in finer:
@@ -234,17 +233,18 @@ def _group(f: Format) -> int:
 
 
 def _family(now: Format) -> list[Format]:
-    """Formats with scales of the same container."""
-    return [f for f in FORMATS if f.container == now.container and f.contract.scale is not None]
+    """Formats with scales that can stand in the same output."""
+    same = (now.container, now.ecosystem)
+    return [f for f in FORMATS if (f.container, f.ecosystem) == same and f.contract.scale is not None]
 
 
-def _eight_bits(now: Format) -> Format:
+def _eight_bits(now: Format) -> Format | None:
     if isinstance(now, PackQuantized):
         same = (now.group, now.symmetric)
         return next(
             f for f in _family(now) if isinstance(f, PackQuantized) and f.bits == 8 and (f.group, f.symmetric) == same
         )
-    return next(f for f in _family(now) if f.name == "Q8_0")
+    return next((f for f in _family(now) if f.name == "Q8_0"), None)
 
 
 def _finer(now: Format, shape: tuple[int, ...]) -> list[Format]:

@@ -99,6 +99,11 @@ class MappedTensor:
         """Whether each scale of its sources, which have `numbers`, is a value of that float type. Reads them."""
         return all(p.tensor.scales_fit is not None and p.tensor.scales_fit(dtype) for p in self.pieces)
 
+    @property
+    def input_scale(self) -> bool:
+        """Whether a static scale of the activations is stored beside all of the source."""
+        return bool(self.pieces) and all(p.tensor.input_scale for p in self.pieces)
+
     @cached_property
     def source_bytes(self) -> int:
         """Bytes of the source rows."""

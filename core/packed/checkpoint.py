@@ -102,4 +102,5 @@ def _info(w: PackedWeight) -> TensorInfo:
         packed=True,
         numbers=None if w.transposed or w.order is not None else w.format.numbers,
         scales_fit=w.scales_fit,
+        input_scale=w.format.needs_input,
     )

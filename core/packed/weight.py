@@ -70,18 +70,20 @@ class PackedWeight:
         count, rows, columns = self.shape
         return replace(self, name=name, shape=(rows, columns), number=number, count=count)
 
+    def raw(self, number: int, start: int, stop: int) -> np.ndarray:
+        """The bytes of a part that rows start…stop touch, uint8. Raises UserError when the file is short."""
+        part = self.format.parts(self.stored_shape)[number]
+        if part.constant:
+            return np.empty(0, np.uint8)
+        where = (self.first_row + start, self.first_row + stop)
+        return self.checkpoint.read_run(self.sources[number], part.run(self.stored_shape, where, (0, self.shape[1])))
+
     def codes(self, start: int, stop: int) -> Codes:
         """Codes of rows start…stop. Raises UserError when the file is short."""
         rows, columns = self.shape
         unit = self.format.unit_rows(self.shape)
         first, last = start // unit * unit, min(-(-stop // unit) * unit, rows)
-        where = (self.first_row + first, self.first_row + last)
-        raw = [
-            np.empty(0, np.uint8)
-            if part.constant
-            else self.checkpoint.read_run(source, part.run(self.stored_shape, where, (0, columns)))
-            for part, source in zip(self.format.parts(self.stored_shape), self.sources, strict=True)
-        ]
+        raw = [self.raw(number, first, last) for number in range(len(self.sources))]
         try:
             found = self.format.unpack(raw, last - first, columns)
         except ValueError as problem:

@@ -8,7 +8,9 @@ from math import prod
 import numpy as np
 
 from core.formats.float4 import NVFP4, Float4
+from core.formats.float8 import Float8, float_scales
 from core.formats.numbers import Integers, Numbers
+from core.formats.scaled8 import Scaled8
 from core.packed.weight import PackedWeight
 from core.runtime.reading import NoLayout, Reading
 from kernels import families, matrix, ops
@@ -72,4 +74,23 @@ def _float4(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Ma
     return matrix.from_blocks(kind, rows, columns, blocks, factor)
 
 
-_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4}
+def _float8(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
+    form, numbers, columns = weight.format, weight.format.numbers, weight.shape[1]
+    assert isinstance(numbers, Float8)
+    if numbers.fnuz or not isinstance(form, Scaled8):
+        raise NoLayout(f"the engine has no layout for {numbers.label}")
+    rows, tile = stop - start, numbers.tile
+    scales = float_scales(form.unpack_scales(weight.raw(1, start, stop), rows + (start % tile if tile > 1 else 0)))
+    if tile > 1 and start % tile:  # the first tile is cut
+        scales, tile = np.repeat(scales, tile, axis=0)[start % tile :][:rows], 1
+
+    def read(first: int, last: int) -> np.ndarray:
+        raw = weight.raw(0, start + first, start + last)
+        reading.took(raw.nbytes)
+        return raw.reshape(last - first, columns)
+
+    tiling = (tile or rows, numbers.group or columns)
+    return matrix.from_elements(numbers.element.label, rows, columns, read, scales, tiling)
+
+
+_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4, Float8: _float8}

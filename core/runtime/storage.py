@@ -15,7 +15,6 @@ from math import prod
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
-from core.errors import UserError
 from core.packed.checkpoint import UnpackedCheckpoint
 from core.runtime.packed import packed_matrix
 from core.runtime.reading import Conversion, NoLayout, Reading
@@ -24,7 +23,7 @@ from kernels import matrix, ops
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.matrix import Matrix
 
-_SCALE_TYPES = ("F16", "BF16", "F32", "F64")
+_FLOAT8 = ("F8_E4M3", "F8_E5M2")
 KEPT, KEPT_BYTES = "F16", 2  # what a weight is decoded to when the engine has no layout for its format
 
 
@@ -127,84 +126,11 @@ def packed_weights(checkpoint: Checkpoint) -> list[Stored]:
     ]
 
 
-def scaled_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
-    """8-bit floats and integers with a scale a tensor, a row, or (floats) a tile of 128 × 128."""
-    found = []
-    any_scale = any(name.endswith((".weight_scale", ".weight_scale_inv")) for name in tensors)
-    for tensor in tensors.values():
-        if tensor.dtype not in ("F8_E4M3", "F8_E5M2", "I8") or not tensor.name.endswith(".weight"):
-            continue
-        scale = tensors.get(tensor.name + "_scale") or tensors.get(tensor.name + "_scale_inv")
-        if scale is None and tensor.dtype == "I8":
-            continue
-        if scale is None and any_scale:
-            raise UserError(f"'{tensor.name}' has no scale, though others have.", "Download the model again.")
-        if scale is not None and scale.dtype not in _SCALE_TYPES:
-            raise UserError(f"'{scale.name}' holds {scale.dtype}, which are no scales.", "Download the model again.")
-        scaled = _Scaled(checkpoint, tensor, scale)
-        sources = (tensor,) if scale is None else (tensor, scale)
-        found.append(Stored(tensor.name, tensor.shape or (1,), tensor.dtype, sources, scaled.load, scaled.values))
-    return found
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    checkpoint: Checkpoint
-    tensor: TensorInfo
-    scale: TensorInfo | None
-
-    def scales(self, start: int, stop: int) -> np.ndarray:
-        """float32 [1, 1], [rows, 1], or [tiles, tiles] of the rows."""
-        rows, columns = self.tensor.rows, self.tensor.columns
-        if self.scale is None:
-            return np.ones((1, 1), np.float32)
-        values = self.checkpoint.read_rows(self.scale)
-        if values.size == 1:
-            return values.reshape(1, 1)
-        if values.size == rows:
-            return np.ascontiguousarray(values.reshape(-1, 1)[start:stop])
-        if values.shape != (-(-rows // 128), -(-columns // 128)):
-            raise UserError(
-                f"'{self.scale.name}' has {values.shape[0]} × {values.shape[1]} scales, which do not fit "
-                f"'{self.tensor.name}'.",
-                "Scales belong to a tensor, a row, or a tile of 128 × 128.",
-            )
-        if start % 128:
-            raise NoLayout("rows are cut inside a tile of scales")
-        return np.ascontiguousarray(values[start // 128 : -(-stop // 128)])
-
-    def load(self, start: int, stop: int, reading: Reading) -> Matrix:
-        read = _tensor_bytes(self.checkpoint, self.tensor, start, reading)
-        scales, columns = self.scales(start, stop), self.tensor.columns
-        if self.tensor.dtype != "I8":
-            own = None if self.scale is None else scales
-            return matrix.from_elements(self.tensor.dtype, stop - start, columns, read, own)
-        if scales.shape[1] > 1:
-            raise NoLayout("8-bit integers in tiles")
-
-        def groups(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:
-            codes = read(first, last) ^ np.uint8(0x80)  # signed to unsigned: 128 stands for 0
-            each = scales if len(scales) == 1 else scales[first:last]
-            return codes, np.ascontiguousarray(np.broadcast_to(each, (last - first, 1))), None
-
-        return matrix.from_groups(stop - start, columns, 8, columns, groups, "F32", True)
-
-    def values(self, start: int, stop: int) -> np.ndarray:
-        first = start // 128 * 128
-        scales = self.scales(first, stop)
-        rows = self.checkpoint.read_rows(self.tensor, start, stop)
-        if scales.shape[1] > 1:
-            scales = np.repeat(np.repeat(scales, 128, 0), 128, 1)[start - first : stop - first, : rows.shape[1]]
-        elif len(scales) > 1:
-            scales = scales[start - first : stop - first]
-        return rows * scales
-
-
 def plain_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> list[Stored]:
-    """16- and 32-bit floats; 64-bit ones are rounded to 32."""
+    """8-, 16- and 32-bit floats without scales; 64-bit ones are rounded to 32."""
     found = []
     for tensor in tensors.values():
-        if tensor.dtype not in (*PLAIN_KINDS, "F64"):
+        if tensor.dtype not in (*PLAIN_KINDS, *_FLOAT8, "F64"):
             continue
 
         def load(start: int, stop: int, reading: Reading, tensor: TensorInfo = tensor) -> Matrix:
@@ -222,7 +148,7 @@ def plain_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) ->
     return found
 
 
-STORAGES: tuple[Storage, ...] = (ggml_blocks, scaled_elements, plain_elements)
+STORAGES: tuple[Storage, ...] = (ggml_blocks, plain_elements)
 
 # Scales of activations and of the cache: of no use where activations are scaled as they come.
 _UNUSED = re.compile(r"\.(?:input_(?:scale|global_scale|zero_point)|output_scale|[kvq]_scale|scaled_fp8)$")

@@ -28,7 +28,10 @@ from core.verify import verify_against, verify_alone
 
 COLUMNS = 41 * 128  # five whole pieces and one of 128
 GGUF_COLUMNS = 21 * 256
-SCHEMES = [f.name for f in FORMATS if f.container == "safetensors" and f.contract.scale is not None]
+# A model of one long matrix can not be run for the range of its activations.
+SCHEMES = [
+    f.name for f in FORMATS if f.container == "safetensors" and f.contract.scale is not None and not f.needs_input
+]
 TYPES = [f.name for f in FORMATS if f.container == "gguf"]
 
 

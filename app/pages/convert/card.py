@@ -206,9 +206,10 @@ def _running(entry: Entry) -> list[str]:
         return ["stopping after the present block"]
     if p is None:
         return ["starting"]
+    what = "layer" if p.phase == "calibrating" else "tensor"
     parts = [
         units.format_percent(entry.share, 0),
-        f"{p.phase} tensor {units.format_count(p.tensor_index + 1)} of {units.format_count(p.tensor_count)}",
+        f"{p.phase} {what} {units.format_count(p.tensor_index + 1)} of {units.format_count(p.tensor_count)}",
     ]
     if entry.state is JobState.RUNNING and entry.meter.rate:
         parts.append(f"{entry.meter.rate / 1e6:.1f} MB/s")

@@ -6,9 +6,10 @@ import gguf
 import numpy as np
 import pytest
 
-from core.contract import PerChannel
+from core.contract import PerBlock, PerChannel, PerTensor
 from core.formats import FORMATS, EncodeOptions, Format, Method, find_format
 from core.formats.coded import Coded
+from core.formats.scaled8 import Scaled8
 from core.parts import Run
 from kernels import dispatch
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
@@ -37,9 +38,12 @@ def methods(fmt: Format) -> list[Method]:
 
 def unit(fmt: Format) -> int:
     """The shortest row that the format takes: its block or group, or, for one scale a row, whole words of codes."""
+    granularity = fmt.contract.granularity
+    if isinstance(granularity, PerBlock):
+        return granularity.cols
     if isinstance(fmt, Coded) and not fmt.numbers.group:
         return 32
-    return max(fmt.contract.block, getattr(fmt.contract.granularity, "size", 1))
+    return max(fmt.contract.block, getattr(granularity, "size", 1))
 
 
 def options_for(x: np.ndarray, method: Method = Method.SEARCH) -> EncodeOptions:
@@ -99,6 +103,7 @@ def test_the_list_is_whole() -> None:
     schemes |= {f"gptq-{b}bit-{g}{s}" for b in (2, 3, 4, 8) for g in groups for s in ("", "-asym", "-asym-v2")}
     schemes |= {f"awq-{g}" for g in ("g32", "g64", "g128")}
     schemes |= {f"mlx-{b}bit-{g}" for b in (2, 3, 4, 5, 6, 8) for g in ("g32", "g64", "g128")}
+    schemes |= {"w8a8", "fp8-dynamic", "fp8-static", "fp8-block", "mxfp8", "hf-fp8", "modelopt-fp8"}
     assert {name for container, name in names if container == "safetensors"} == schemes | set(PLAIN_KINDS)
 
 
@@ -120,8 +125,12 @@ def test_the_contract_says_how_many_bits_a_value_takes(fmt: Format) -> None:
     beside = 0.0  # what a contract leaves out, since it depends on the shape
     if isinstance(c.granularity, PerChannel):
         beside += (c.scale.bits + (c.zero_bits if c.zero else 0)) / columns
+    if isinstance(c.granularity, PerTensor) and c.scale:
+        beside += c.scale.bits / (rows * columns)
     if c.tensor_scale:
         beside += c.tensor_scale.bits / (rows * columns)
+    if fmt.needs_input:
+        beside += 32 / (rows * columns)
     assert 8 * (count.total - count.header) / (rows * columns) == pytest.approx(c.effective_bits + beside, rel=1e-12)
     assert count.payload * 8 == c.bits * rows * columns
     assert count.padding == 0
@@ -197,10 +206,12 @@ def test_each_matrix_of_a_stack_has_its_place(fmt: Format) -> None:
 
 @KIND
 def test_rows_do_not_depend_on_each_other(fmt: Format) -> None:
+    """Nor do tiles of rows."""
     for blocks in (1, 3, 15, 16, 17):  # around the lanes of every instruction set
-        x = values("usual", blocks * unit(fmt), 4)
+        height = fmt.unit_rows((1, unit(fmt))) if isinstance(fmt.contract.granularity, PerBlock) else 1
+        x = values("usual", blocks * unit(fmt), 2 * height + 2)
         options = options_for(x)
-        each = np.vstack([round_trip(fmt, row[None], options) for row in x])
+        each = np.vstack([round_trip(fmt, x[i : i + height], options) for i in range(0, len(x), height)])
         assert np.array_equal(round_trip(fmt, x, options), each)
 
 
@@ -255,8 +266,10 @@ def test_a_shape_that_does_not_fit_is_refused_in_one_clause(fmt: Format) -> None
     whole = unit(fmt)
     rows = 4 * fmt.unit_rows((4, whole))
     assert fmt.accepts((rows, whole)) == ""
-    assert f"{whole + 1:,}" in fmt.accepts((rows, whole + 1))
-    for shape in ((rows, whole + 1), (0, whole), (rows, 0), ()):
+    ragged = [(rows, whole + 1)] if fmt.accepts((rows, whole + 1)) else []
+    assert bool(ragged) != (isinstance(fmt, Scaled8) and fmt.name != "mxfp8")  # a byte a value: any row
+    assert all(f"{whole + 1:,}" in fmt.accepts(shape) for shape in ragged)
+    for shape in (*ragged, (0, whole), (rows, 0), ()):
         clause = fmt.accepts(shape)
         assert clause
         assert clause[0].islower()

@@ -511,7 +511,7 @@ def test_8_bit_floats_whose_scale_is_missing_or_none(tmp_path: Path) -> None:
     for change, words in (
         ({base + "_scale": None}, f"'{base}' has no scale"),
         ({base + "_scale": tensors[base + "_scale"].to(torch.int8)}, f"'{base}_scale' holds I8"),
-        ({base: tensors[base].reshape(-1)[0].clone()}, f"'{base}' is 1, where"),
+        ({base: tensors[base].reshape(-1)[0].clone()}, f"'{base}' is 1 in F8_E4M3, so its scales"),
     ):
         changed = {k: v for k, v in (tensors | change).items() if v is not None}
         save_file(changed, file, metadata={"format": "pt"})
