@@ -110,7 +110,8 @@ def _float4(form: CompressedFloat4) -> _Scheme:
         "dynamic": False,
         "scale_dtype": "torch.float8_e4m3fn" if nvfp4 else "torch.uint8",
     }
-    return _Scheme(f"{'nvfp4' if nvfp4 else 'mxfp4'}-pack-quantized", tuple(weights.items()))
+    inputs = tuple((weights | {"dynamic": "local"}).items()) if form.needs_input else None  # groups as they come
+    return _Scheme(f"{'nvfp4' if nvfp4 else 'mxfp4'}-pack-quantized", tuple(weights.items()), inputs)
 
 
 def _eight_bits(form: Scaled8) -> _Scheme:

@@ -14,6 +14,7 @@ from core.errors import UserError
 from core.export.ecosystem import Ecosystem, Words, ignored_modules, module
 from core.export.folder import as_json
 from core.formats.coded import Coded
+from core.formats.float4_packed import ModelOptNvfp4
 from core.formats.scaled8 import Scaled8
 from core.tensor_info import Role
 
@@ -54,11 +55,17 @@ class ModelOpt(Ecosystem):
 
 
 _FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}
-_GROUPS: dict[str, dict[str, dict[str, Any]]] = {"FP8": {"input_activations": _FP8, "weights": _FP8}}
+_NVFP4 = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
+_GROUPS: dict[str, dict[str, dict[str, Any]]] = {
+    "FP8": {"input_activations": _FP8, "weights": _FP8},
+    "NVFP4": {"input_activations": _NVFP4, "weights": _NVFP4},
+}
 
 
 def algorithm(form: Coded) -> str:
     """ModelOpt's name for a format of this ecosystem."""
     if isinstance(form, Scaled8):
         return "FP8"
+    if isinstance(form, ModelOptNvfp4):
+        return "NVFP4"
     raise ValueError(f"{form.name} is no ModelOpt format")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.errors import UserError
 from core.formats.awq import AWQ
 from core.formats.base import EncodeOptions, Format, Method
-from core.formats.float4_packed import COMPRESSED_FLOAT4
+from core.formats.float4_packed import COMPRESSED_FLOAT4, MODELOPT_NVFP4
 from core.formats.ggml import GGML_FORMATS
 from core.formats.gptq import GPTQ
 from core.formats.mlx import MLX
@@ -18,6 +18,7 @@ FORMATS: tuple[Format, ...] = (
     *PACK_QUANTIZED,
     *SCALED8,
     *COMPRESSED_FLOAT4,
+    MODELOPT_NVFP4,
     *GPTQ,
     *AWQ,
     *MLX,

@@ -120,6 +120,10 @@ class Float4(Numbers):
         )
         return Codes(codes, scales, tensor_scale=factor)
 
+    def input_scale(self, amax: float) -> float:
+        """Of NVFP4 activations: it puts the largest scale of their groups, amax / 6, at E4M3's largest."""
+        return amax / (layouts.E2M1_MAX * layouts.E4M3_MAX)
+
     def values(self, codes: Codes) -> np.ndarray:
         if self.tensor is TensorScale.DIVISOR:  # as compressed-tensors does it: scale / divisor, then the product
             divided = ops.to_float32(codes.scales, self.scale.label) / np.float32(1 / codes.tensor_scale)

@@ -11,7 +11,7 @@ import numpy as np
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats.float4 import TensorScale, is_power_of_two
-from core.formats.float4_packed import MODELOPT_NVFP4, MXFP4A16, NVFP4A16, PackedFloat4
+from core.formats.float4_packed import MODELOPT_NVFP4, MODELOPT_NVFP4A16, MXFP4A16, NVFP4A4, NVFP4A16, PackedFloat4
 from core.packed.weight import AGAIN, PackedWeight, packed_weight
 from core.tensor_info import TensorInfo
 
@@ -48,9 +48,9 @@ def _compressed(
         raise UserError(f"'{codes.name}' holds {form.numbers.label}, but config.json says otherwise.", _BELONGS)
     shape = (codes.rows, 2 * codes.columns)
     _check_groups(codes, shape, form)
-    return packed_weight(
-        checkpoint, tensors, base, shape, form, "compressed-tensors", extra=(".input_global_scale", ".input_scale")
-    )
+    if form is NVFP4A16 and f"{base}.input_global_scale" in tensors:
+        form = NVFP4A4
+    return packed_weight(checkpoint, tensors, base, shape, form, "compressed-tensors")
 
 
 def find_modelopt(
@@ -72,8 +72,8 @@ def find_modelopt(
             )
         shape = (codes.rows, 2 * codes.columns)
         _check_groups(codes, shape, MODELOPT_NVFP4)
-        weight = packed_weight(checkpoint, tensors, base, shape, MODELOPT_NVFP4, "ModelOpt", extra=(".input_scale",))
-        found.append(weight)
+        form = MODELOPT_NVFP4 if f"{base}.input_scale" in tensors else MODELOPT_NVFP4A16
+        found.append(packed_weight(checkpoint, tensors, base, shape, form, "ModelOpt"))
     lost = sorted(second - {w.name for w in found})
     if lost:
         raise UserError(f"'{lost[0]}_scale_2' belongs to '{lost[0]}', which is not there in 4-bit floats.", AGAIN)
@@ -89,14 +89,18 @@ def _with_tensor_scales(found: Sequence[PackedWeight], other: TensorScale) -> li
     for weight in found:
         if weight.format.numbers.tensor is TensorScale.NONE:  # type: ignore[attr-defined]
             continue
-        source = weight.sources[2]
-        value = float(weight.checkpoint.read_raw(source).reshape(-1).view(np.float32)[0])
-        if not (np.isfinite(value) and value > 0 and np.isfinite(np.float32(1 / value))):
-            raise UserError(f"'{source.name}' is {value:g}, which is no scale.", AGAIN)
-        powers = powers and is_power_of_two(value)
+        one, *_inputs = [_scale(weight, source) for source in weight.sources[2:]]
+        powers = powers and is_power_of_two(one)
     if powers:
         return list(found)
     return [_of_kind(w, other) for w in found]
+
+
+def _scale(weight: PackedWeight, source: TensorInfo) -> float:
+    value = float(weight.checkpoint.read_raw(source).reshape(-1).view(np.float32)[0])
+    if not (np.isfinite(value) and value > 0 and np.isfinite(np.float32(1 / value))):
+        raise UserError(f"'{source.name}' is {value:g}, which is no scale.", AGAIN)
+    return value
 
 
 def _of_kind(weight: PackedWeight, kind: TensorScale) -> PackedWeight:

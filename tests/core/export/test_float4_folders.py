@@ -107,12 +107,15 @@ def decoded(folder: Path) -> dict[str, torch.Tensor]:
         return {t.name: torch.from_numpy(checkpoint.read_rows(t)) for t in checkpoint.tensors if t.packed}
 
 
+MIXED = (("down_proj", "mxfp4a16"), ("o_proj", "w8a16-g32"), (r"layers\.1\.mlp", "keep"))
+
+
 @pytest.mark.parametrize(
-    "rules", [(), (("down_proj", "mxfp4a16"), ("o_proj", "w8a16-g32"), (r"layers\.1\.mlp", "keep"))]
+    ("target", "rules"),
+    [("nvfp4a16", ()), ("nvfp4a16", MIXED), ("mxfp4a16", ()), ("mxfp4a16", MIXED), ("nvfp4a4", ())],
 )
-@pytest.mark.parametrize("target", ["nvfp4a16", "mxfp4a16"])
 def test_transformers_computes_with_it(target: str, rules: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 
     source = write_llama(tmp_path / "m")
     recipe = Recipe(target=target, rules=tuple(Rule(pattern, name) for pattern, name in rules))
@@ -120,7 +123,9 @@ def test_transformers_computes_with_it(target: str, rules: tuple[tuple[str, str]
         drive(run(make_plan(checkpoint, recipe), checkpoint, tmp_path / "out", CancelToken()))
     values = decoded(tmp_path / "out")
     assert len(values) == (14 if not rules else 12)
-    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    # Without this, activations are rounded to 4 bits too, which says nothing of the weights.
+    more = {"quantization_config": CompressedTensorsConfig(dequantize=True)} if target == "nvfp4a4" else {}
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.bfloat16, **more).eval()
     ours = AutoModelForCausalLM.from_pretrained(source).eval()
     for name, parameter in ours.named_parameters():
         if name in values:
@@ -149,3 +154,55 @@ def test_what_is_written_is_repacked_and_not_quantized_again(target: str, tmp_pa
         for ours, theirs in (("attn_v", "self_attn.v_proj"), ("ffn_up", "mlp.up_proj")):
             got = checkpoint.read_rows(checkpoint.tensor(f"blk.1.{ours}.weight"))
             assert np.array_equal(got, values[f"model.layers.1.{theirs}.weight"].numpy())
+
+
+@pytest.mark.parametrize("target", ["nvfp4a4", "modelopt-nvfp4"])
+def test_activations_are_measured(target: str, tmp_path: Path) -> None:
+    """The scale puts the largest activation / 6 at E4M3's largest; one input has one scale."""
+    source = write_llama(tmp_path / "m")
+    convert(source, target, tmp_path / "out")
+    arrays = load_file(tmp_path / "out" / "model.safetensors")
+    end = "input_scale" if target.startswith("modelopt") else "input_global_scale"
+    scales = {n.removesuffix(f".{end}"): t.item() for n, t in arrays.items() if n.endswith(end)}
+    assert len(scales) == 14
+    for layer in ("model.layers.0.", "model.layers.1."):
+        assert len({scales[f"{layer}self_attn.{n}_proj"] for n in "qkv"}) == 1
+        assert len({scales[f"{layer}mlp.{n}_proj"] for n in ("gate", "up")}) == 1
+    # What the norm gives has a largest value of some units.
+    largest = 2688 / scales[f"{LAYER}self_attn.q_proj"] if end == "input_global_scale" else None
+    largest = largest or 2688 * scales[f"{LAYER}self_attn.q_proj"]
+    assert 1 < largest < 100
+    with open_checkpoint(tmp_path / "out") as checkpoint:
+        assert checkpoint.packed_problem is None
+        assert all(t.input_scale for t in checkpoint.tensors if t.packed)
+
+
+def test_modelopts_words(tmp_path: Path) -> None:
+    """As modelopt 0.47 writes them for NVFP4."""
+    convert(write_llama(tmp_path / "m", tied=False), "modelopt-nvfp4", tmp_path / "out")
+    about = json.loads((tmp_path / "out" / "hf_quant_config.json").read_text(encoding="utf-8"))
+    assert about["producer"]["name"] == "modelopt"
+    assert about["quantization"] == {
+        "quant_algo": "NVFP4",
+        "kv_cache_quant_algo": None,
+        "group_size": 16,
+        "exclude_modules": ["lm_head", "model.embed_tokens"],
+    }
+    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    each = {"dynamic": False, "num_bits": 4, "type": "float", "group_size": 16}
+    assert config["config_groups"] == {
+        "group_0": {"input_activations": each, "weights": each, "targets": ["Linear"]},
+    }
+    assert (config["quant_algo"], config["quant_method"]) == ("NVFP4", "modelopt")
+    assert config["ignore"] == ["lm_head", "model.embed_tokens"]
+
+
+def test_four_bit_activations_are_the_librarys_preset(tmp_path: Path) -> None:
+    from compressed_tensors.quantization import QuantizationArgs, quant_scheme
+
+    convert(write_llama(tmp_path / "m"), "nvfp4a4", tmp_path / "out")
+    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))["quantization_config"]
+    got = QuantizationArgs.model_validate(config["config_groups"]["group_0"]["input_activations"])
+    want = quant_scheme.NVFP4["input_activations"]
+    names = ("num_bits", "type", "strategy", "group_size", "symmetric", "dynamic", "scale_dtype")
+    assert [getattr(got, name) for name in names] == [getattr(want, name) for name in names]

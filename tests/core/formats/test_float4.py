@@ -41,7 +41,8 @@ def test_bytes_are_low_nibble_first_and_the_tensor_scale_is_a_divisor_or_a_facto
     shapes = [(p.suffix, p.dtype, p.shape) for p in NVFP4A16.parts((8, 64))]
     assert shapes == [("_packed", "U8", (8, 32)), ("_scale", "F8_E4M3", (8, 4)), ("_global_scale", "F32", (1,))]
     shapes = [(p.suffix, p.dtype, p.shape) for p in MODELOPT_NVFP4.parts((8, 64))]
-    assert shapes == [("", "U8", (8, 32)), ("_scale", "F8_E4M3", (8, 4)), ("_scale_2", "F32", ())]
+    own = [("", "U8", (8, 32)), ("_scale", "F8_E4M3", (8, 4)), ("_scale_2", "F32", ())]
+    assert shapes == [*own, (".input_scale", "F32", ())]
     assert [(p.suffix, p.dtype, p.shape) for p in MXFP4A16.parts((8, 64))] == [
         ("_packed", "U8", (8, 32)),
         ("_scale", "U8", (8, 2)),

@@ -29,7 +29,7 @@ SOME = one_group_size(FORMATS)
 EVERY = pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f"{f.container}-{f.name}")
 KIND = pytest.mark.parametrize("fmt", SOME, ids=lambda f: f"{f.container}-{f.name}")
 SCALED = pytest.mark.parametrize("fmt", [f for f in SOME if f.contract.scale], ids=lambda f: f.name)
-FLOAT4 = {"nvfp4a16", "mxfp4a16"}
+FLOAT4 = {"nvfp4a16", "nvfp4a4", "mxfp4a16", "modelopt-nvfp4"}
 
 
 def methods(fmt: Format) -> list[Method]:

@@ -275,3 +275,63 @@ def test_scales_that_gguf_has_not_are_an_error_that_names_the_tensor(tmp_path: P
     folder = write_packed(tmp_path / "m", change=negative)
     with pytest.raises(UserError, match=r"blk\.0\.ffn_up\.weight' has scales that NVFP4 can not hold"):
         convert(folder, "NVFP4", tmp_path / "out.gguf")
+
+
+def with_inputs(modelopt: bool) -> Callable[[Arrays], object]:
+    """Static scales of activations beside every packed weight, each its own."""
+
+    def change(arrays: Arrays) -> None:
+        bases = [n.removesuffix(".weight_scale") for n in arrays if n.endswith(".weight_scale")]
+        for number, base in enumerate(bases):
+            scale = torch.tensor(0.001 * (number + 1))
+            if modelopt:
+                arrays[f"{base}.input_scale"] = scale
+            else:
+                arrays[f"{base}.input_global_scale"] = (1 / scale).reshape(1)
+
+    return change
+
+
+@pytest.mark.parametrize("scale", [2.0**-12, 0.000123])
+@pytest.mark.parametrize("modelopt", [True, False])
+def test_compressed_tensors_and_modelopt_exchange_codes(modelopt: bool, scale: float, tmp_path: Path) -> None:
+    """The bytes of codes and group scales are the same; the others are each other's reciprocals, in float32."""
+    stored = np.float32(scale) if modelopt else np.float32(1) / np.float32(scale)
+    folder = write_packed(tmp_path / "m", divisor=float(stored), modelopt=modelopt, change=with_inputs(modelopt))
+    target = "nvfp4a4" if modelopt else "modelopt-nvfp4"
+    power = scale == 2.0**-12
+    with open_checkpoint(folder) as checkpoint:
+        plan = make_plan(checkpoint, Recipe(target=target))
+        moved = [t for t in plan.tensors if t.action is Action.REPACK]
+        assert len(moved) == 14
+        assert not any(t.needs_input for t in moved)
+        assert all(bool(t.rounding) is not power for t in moved)
+        assert any("as its reciprocal" in w for w in plan.warnings) is not power
+        assert plan.lossless_note.startswith("Lossless") is power
+    convert(folder, target, tmp_path / "out")
+    before, after = (load_file(f / "model.safetensors") for f in (folder, tmp_path / "out"))
+    ends = {"weight": "weight_packed", "weight_scale_2": "weight_global_scale", "input_scale": "input_global_scale"}
+    for ours, theirs in {**ends, "weight_scale": "weight_scale"}.items():
+        source, made = (ours, theirs) if modelopt else (theirs, ours)
+        for layer in ("0.mlp.up_proj", "1.self_attn.q_proj"):
+            old, new = before[f"model.layers.{layer}.{source}"], after[f"model.layers.{layer}.{made}"]
+            if ours in ("weight", "weight_scale"):
+                assert torch.equal(old.view(torch.uint8), new.view(torch.uint8))
+            else:
+                assert new.item() == (1 / old).item()
+                assert new.shape == (() if not modelopt else (1,))
+    with open_checkpoint(folder) as one, open_checkpoint(tmp_path / "out") as other:
+        assert other.packed_problem is None
+        for t in (t for t in one.tensors if t.packed):
+            a, b = one.read_rows(t), other.read_rows(other.tensor(t.name))
+            assert np.array_equal(a, b) if power else np.allclose(a, b, rtol=2**-22, atol=0)
+
+
+def test_a_scale_of_activations_that_is_none_is_named(tmp_path: Path) -> None:
+    def change(arrays: Arrays) -> None:
+        with_inputs(True)(arrays)
+        arrays["model.layers.0.mlp.up_proj.input_scale"] = torch.tensor(-1.0)
+
+    with open_checkpoint(write_packed(tmp_path / "m", modelopt=True, change=change)) as checkpoint:
+        assert checkpoint.packed_problem is not None
+        assert "up_proj.input_scale' is -1" in checkpoint.packed_problem.message
