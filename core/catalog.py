@@ -44,6 +44,7 @@ _KINDS = {  # base type that is not of a folder's own → kind
     "MXFP4": "4-bit floats", "NVFP4": "4-bit floats", "F32": "Not quantized", "F16": "Not quantized",
     "BF16": "Not quantized",
 }  # fmt: skip
+_FLOAT_SCALES = (ElementType.F8_E4M3, ElementType.F8_E8M0)
 _FIRST_KINDS = ("K-quants", "Blocks of 32")
 
 
@@ -284,7 +285,7 @@ def _kind_key(target: Target) -> tuple[object, ...]:
     base, c = base_of(target), base_of(target).contract
     if not isinstance(base, Coded):
         return (target.ecosystem or "gguf", _KINDS[target.base])
-    scale = c.scale.label if c.scale is not None and c.scale.bits == 8 else ""
+    scale = c.scale.label if c.scale in _FLOAT_SCALES else ""
     levels = " ".join(f"{v:g}" for v in c.levels) if c.element is ElementType.CODEBOOK else ""
     return (base.ecosystem, type(base).__name__, c.element.label, scale, levels)
 
@@ -299,13 +300,12 @@ def _words(key: tuple[object, ...], members: list[Target]) -> str:
     c = base_of(members[0]).contract
     bits = sorted({base_of(t).contract.bits for t in members})
     span = f"{bits[0]:g}" if len(bits) == 1 else f"{bits[0]:g} to {bits[-1]:g}"
-    match c.element:
-        case ElementType.INT:
-            return f"Integers of {span} bits"
-        case ElementType.CODEBOOK:
-            return f"{span} bits on uneven levels"
-    power = c.scale is ElementType.F8_E8M0
-    return f"{c.element.bits}-bit floats" + (" with power-of-two scales" if power else "")
+    if c.element is ElementType.INT:
+        return f"Integers of {span} bits"
+    if c.element is ElementType.CODEBOOK and c.scale not in _FLOAT_SCALES:
+        return f"{span} bits on uneven levels"
+    power = " with power-of-two scales" if c.scale is ElementType.F8_E8M0 else ""
+    return f"{span}-bit floats{power}"
 
 
 def _order(value: object) -> tuple[float, str]:
