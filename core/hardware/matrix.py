@@ -107,8 +107,16 @@ def family(format_name: str) -> str:
 @lru_cache(maxsize=1024)
 def row_for(kind: str, runtime: str) -> dict[str, Any] | None:
     """The row of the document that answers for a family in a runtime: one whose `covers` names it or has a pattern."""
-    rows = (r for r in _document()["rows"] if r["runtime"] == runtime)
-    return next((r for r in rows if any(fnmatchcase(kind, pattern) for pattern in r["covers"])), None)
+    named, patterns = _covered(runtime)
+    return named.get(kind) or next((row for pattern, row in patterns if fnmatchcase(kind, pattern)), None)
+
+
+@cache
+def _covered(runtime: str) -> tuple[dict[str, dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
+    """A runtime's rows by the names in `covers`, and those with patterns."""
+    pairs = [(word, row) for row in _document()["rows"] if row["runtime"] == runtime for word in row["covers"]]
+    patterns = [(word, row) for word, row in pairs if "*" in word or "?" in word]
+    return {word: row for word, row in pairs if (word, row) not in patterns}, patterns
 
 
 @cache

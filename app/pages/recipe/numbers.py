@@ -160,8 +160,12 @@ class NumbersPanel(QWidget):
             if self._recipe.target not in self._lossless
             else ["Lossless: weights that are quantized keep their numbers."]
         )
-        reasons = dict.fromkeys(filter(None, (kind.fixed(knob) for knob in Knob)))
-        return " ".join((*words, *reasons))
+        fixed = [knob_text(knob, knob_value(self._target, knob)) for knob in Knob if kind.fixed(knob)]
+        if not self._target.is_folder:
+            words.append("A GGUF type fixes what is off here; choose another one under Target.")
+        elif fixed:
+            words.append(f"Fixed in this kind of format: {', '.join(fixed)}.")
+        return " ".join(words)
 
     def kind_at(self, row: int) -> Kind:
         """The kind in a row of its chooser."""
