@@ -115,8 +115,8 @@ def row_for(kind: str, runtime: str) -> dict[str, Any] | None:
 def _covered(runtime: str) -> tuple[dict[str, dict[str, Any]], list[tuple[str, dict[str, Any]]]]:
     """A runtime's rows by the names in `covers`, and those with patterns."""
     pairs = [(word, row) for row in _document()["rows"] if row["runtime"] == runtime for word in row["covers"]]
-    patterns = [(word, row) for word, row in pairs if "*" in word or "?" in word]
-    return {word: row for word, row in pairs if (word, row) not in patterns}, patterns
+    wild = {word for word, _ in pairs if "*" in word or "?" in word}
+    return {w: row for w, row in pairs if w not in wild}, [(w, row) for w, row in pairs if w in wild]
 
 
 @cache
