@@ -62,6 +62,10 @@ class Affine(_Real):
         """MLX moves the scale so that 0 is a code, which clips up to a range / 2^bits; half a step; their rounding."""
         return 2.4 / ((1 << self.bits) - 1) + 2**-7
 
+    def floor(self, options: EncodeOptions) -> float:
+        """MLX's scales are at least 1e-7: smaller ranges get fewer codes."""
+        return 1e-7 * ((1 << self.bits) - 1)
+
     def quantize(self, rows: np.ndarray, options: EncodeOptions) -> Codes:
         dtype = self.scale.label
         if options.method is Method.HALF_QUADRATIC:

@@ -9,11 +9,11 @@ import numpy as np
 
 from core.contract import ElementType
 from core.formats.affine import Affine
-from core.formats.base import EncodeOptions
 from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
+from core.formats.float4 import Float4
 from core.formats.numbers import Codes, Numbers
 from core.parts import Axis, Part
-from kernels import ops
+from kernels import families, ops
 
 MLX_BITS = (2, 3, 4, 5, 6, 8)
 MLX_GROUPS = (128, 64, 32)
@@ -58,10 +58,6 @@ class MLXAffine(MLXWeights):
         own = MLXAffine(self.bits, self.numbers.size, scale)
         return own if own.numbers.holds(numbers) else None
 
-    def bound_floor(self, options: EncodeOptions) -> float:
-        """MLX's scales are at least 1e-7: smaller ranges get fewer codes."""
-        return 1e-7 * ((1 << self.bits) - 1)
-
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
         *outer, k = shape
         rows, groups, scale = prod(outer), k // self.numbers.size, self.numbers.scale
@@ -87,4 +83,42 @@ class MLXAffine(MLXWeights):
         return Codes(ops.unpack_bits(words, self.bits, columns), scales, offsets=offsets)
 
 
-MLX: tuple[MLXWeights, ...] = tuple(MLXAffine(bits, group) for bits in MLX_BITS for group in MLX_GROUPS)
+class MLXFloat4(MLXWeights):
+    """modes 'mxfp4' and 'nvfp4': 4-bit floats, `scales` U8; NVFP4 without a scale of the whole matrix."""
+
+    bits = 4
+    numbers: Float4
+
+    def __init__(self, mode: str, numbers: Float4, summary: str) -> None:
+        self.mode = mode
+        packing = "eight codes a 32-bit word, first in the lowest bits"
+        super().__init__(f"mlx-{mode}", numbers, packing, summary, family=f"mlx-{mode}")
+
+    def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
+        *outer, k = shape
+        rows, group = prod(outer), self.numbers.group
+        return (
+            Part("", "U32", (*outer, k // 8), rows * k // 2, columns=Axis(1, 2)),
+            Part(".scales", "U8", (*outer, k // group), rows * k // group, columns=Axis(1, group)),
+        )
+
+    def pack(self, codes: Codes) -> tuple[np.ndarray, ...]:
+        return as_bytes(families.pack_nibbles(codes.codes)), as_bytes(codes.scales)
+
+    def unpack(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> Codes:
+        codes = families.unpack_nibbles(parts[0].reshape(rows, columns // 2))
+        return Codes(codes, parts[1].reshape(rows, columns // self.numbers.group))
+
+
+MLX_FLOAT4: tuple[MLXFloat4, ...] = (
+    MLXFloat4(
+        "mxfp4",
+        Float4(ElementType.F8_E8M0, rule="mlx"),
+        "4-bit floats, a power of two as scale, groups of 32; for MLX",
+    ),
+    MLXFloat4("nvfp4", Float4(ElementType.F8_E4M3), "4-bit floats with an 8-bit float scale, groups of 16; for MLX"),
+)
+MLX: tuple[MLXWeights, ...] = (
+    *(MLXAffine(bits, group) for bits in MLX_BITS for group in MLX_GROUPS),
+    *MLX_FLOAT4,
+)

@@ -9,7 +9,7 @@ from typing import Any
 from core.checkpoint.base import Checkpoint
 from core.contract import ElementType
 from core.errors import UserError
-from core.formats.mlx import MLX_BITS, MLXAffine, MLXWeights
+from core.formats.mlx import MLX_BITS, MLX_FLOAT4, MLXAffine, MLXWeights
 from core.packed.weight import AGAIN, PackedWeight, packed_weight
 from core.tensor_info import TensorInfo
 
@@ -27,6 +27,11 @@ def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapp
         codes = tensors.get(f"{base}.weight")
         if not t.name.endswith(ending) or codes is None or codes.dtype not in ("U32", "I32"):
             continue
+        if f"{base}.global_scale" in tensors:
+            raise UserError(
+                f"'{base}.global_scale' scales a whole weight, which is not known here and would be lost.",
+                "Use the checkpoint that it was made from.",
+            )
         form, columns = _format(config, base, codes, t)
         shape = (*codes.shape[:-1], columns)
         found += _weights(checkpoint, tensors, base, shape, form)
@@ -43,6 +48,8 @@ def _format(config: Mapping[str, Any], base: str, codes: TensorInfo, scales: Ten
     form: MLXWeights | None = None
     if mode == "affine" and bits in MLX_BITS and group > 0 and scales.dtype in _SCALES:
         form = MLXAffine(bits, group, _SCALES[scales.dtype])
+    elif scales.dtype == "U8":
+        form = next((f for f in MLX_FLOAT4 if (f.mode, f.bits, f.numbers.group) == (mode, bits, group)), None)
     if form is None:
         raise UserError(
             f"'{codes.name}' is stored in MLX's mode '{mode}' with {bits} bits in groups of {group} and "

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from core.formats.affine import Affine
 from core.formats.float4 import NVFP4, Float4
 from core.formats.float8 import Float8, float_scales
 from core.formats.numbers import Integers, Numbers
@@ -93,4 +94,18 @@ def _float8(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Ma
     return matrix.from_elements(numbers.element.label, rows, columns, read, scales, tiling)
 
 
-_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4, Float8: _float8}
+def _affine(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
+    numbers = weight.format.numbers
+    assert isinstance(numbers, Affine)
+    row = weight.nbytes // max(prod(weight.shape[:-1]), 1)
+
+    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        codes = weight.codes(start + first, start + last)
+        reading.took((last - first) * row)
+        return codes.codes, codes.scales, numbers.offsets(codes)
+
+    rows, columns, label = stop - start, weight.shape[-1], numbers.scale.label
+    return matrix.from_groups(rows, columns, numbers.bits, numbers.size, read, label, offsets=True)
+
+
+_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4, Float8: _float8, Affine: _affine}
