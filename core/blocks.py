@@ -16,12 +16,13 @@ from core.checkpoint.reading import windows
 from core.errors import UserError
 from core.export.layout import PlacedPart
 from core.formats import EncodeOptions, Format
+from core.formats.numbers import joined
 from core.journal import WrittenBlock
 from core.metrics.error import ErrorSum, measure
 from core.models.read_mapped import read_mapped
 from core.output import OutputFiles
-from core.packed.read_codes import read_codes
-from core.parts import Part, Run
+from core.packed.read_codes import read_codes, read_runs
+from core.parts import Lanes, Part, Run
 from core.plan import BLOCK_BUDGET, TensorPlan
 from core.progress import CancelToken
 from kernels import ops
@@ -34,7 +35,8 @@ LONG_ROW = 1 << 17  # values; a scale over more of them is found from pieces of 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows start…stop of tensor number `tensor` of the plan, and which of their columns."""
+    """Rows start…stop of tensor number `tensor` of the plan, and which of their columns; lanes, where the format is cut
+    along them, all columns then."""
 
     tensor: int
     start: int
@@ -51,6 +53,11 @@ class BlockResult:
     error: ErrorSum | None
 
 
+def lanes_of(t: TensorPlan) -> Lanes | None:
+    """Along what a tensor is cut, where it is not rows."""
+    return t.format.lanes(t.shape) if t.format is not None else None
+
+
 def fits_rows(t: TensorPlan) -> bool:
     """Whether the scales of this tensor's rows are found before its values are encoded, the rows being long."""
     return t.format is not None and t.format.scales_rows and t.columns > LONG_ROW
@@ -63,6 +70,9 @@ def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
     """
     most = BLOCK_BUDGET // BYTES_PER_VALUE // (threads + 1)
     values = min(most, BLOCK_VALUES)
+    if lanes := lanes_of(t):
+        height = max(1, values // (lanes.most * lanes.length))
+        return [Block(index, start, stop, (0, t.columns)) for start, stop in lanes.cut(height)]
     unit = t.format.unit_rows(t.shape) if t.format else 1
     if unit > 1 or t.lossless:
         values = max(values, min(most, unit * t.columns))
@@ -77,7 +87,14 @@ def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
 
 
 def read_block(checkpoint: Checkpoint, t: TensorPlan, b: Block) -> np.ndarray:
-    """Source values of a block, float32 [rows, columns]."""
+    """Source values of a block, float32 [rows, columns], or [runs, length] where it is lanes."""
+    if lanes := lanes_of(t):
+        each = t.columns // lanes.length
+        found = []
+        for first, last in lanes.pieces(b.start, b.stop):
+            rows = read_mapped(checkpoint, t.source, first // each, -(-last // each))
+            found.append(rows.reshape(-1, lanes.length)[first % each :][: last - first])
+        return np.concatenate(found)
     return read_mapped(checkpoint, t.source, b.start, b.stop, b.columns)
 
 
@@ -147,7 +164,7 @@ class BlockWorker:
             if not data.size:
                 back.append(data)
                 continue
-            run = _run(parts[placed.part], t, block, placed.offset)
+            run = block_run(parts[placed.part], t, block, placed.offset)
             assert run.total == data.size, (t.name, placed.part, run, data.size)
             self._files.write(placed.file, run, data)
             read = self._files.read(placed.file, run)
@@ -190,9 +207,12 @@ class BlockWorker:
         return BlockResult(block, (_written(placed.file, run, data),), None)
 
 
-def _run(part: Part, t: TensorPlan, block: Block, base: int = 0) -> Run:
+def block_run(part: Part, t: TensorPlan, block: Block, base: int = 0) -> Run:
     """Where a block's bytes of a part lie, the part being at `base`."""
-    run = part.run(t.shape, (block.start, block.stop), block.columns)
+    if lanes := lanes_of(t):
+        run = part.lane_run(lanes, block.start, block.stop)
+    else:
+        run = part.run(t.shape, (block.start, block.stop), block.columns)
     return replace(run, offset=base + run.offset)
 
 
@@ -213,7 +233,7 @@ def encoded_runs(
     for number, (part, data) in enumerate(zip(t.format.parts(t.shape), encoded, strict=True)):
         flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         if flat.size:
-            run = _run(part, t, block)
+            run = block_run(part, t, block)
             stretches = enumerate(flat.reshape(run.count, -1))
             found += [(number, run.offset + i * run.stride, stretch) for i, stretch in stretches]
     return found
@@ -230,8 +250,13 @@ def encode(
 ) -> tuple[np.ndarray, ...]:
     """The parts of a block, from its source values, or from the source's codes. Raises UserError like `quantize`."""
     if t.lossless and t.format is not None:
+        lanes = lanes_of(t)
         try:
-            codes = read_codes(checkpoint, t.source, block.start, block.stop)
+            if lanes is None:
+                codes = read_codes(checkpoint, t.source, block.start, block.stop)
+            else:
+                pieces = lanes.pieces(block.start, block.stop)
+                codes = joined([read_runs(checkpoint, t.source, lanes.length, *piece) for piece in pieces])
             return t.format.pack(t.format.with_input(codes, options))
         except ValueError as error:
             raise UserError(

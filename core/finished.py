@@ -33,7 +33,11 @@ def is_finished(plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelT
             return False
         files = [output / f.name if layout.folder else output for f in layout.files]
         for path, f in zip(files, layout.files, strict=True):
-            if not path.is_file() or path.stat().st_size != f.size or _bytes_at(path, 0, len(f.header)) != f.header:
+            if (
+                not path.is_file()
+                or path.stat().st_size != f.size
+                or any(_bytes_at(path, offset, len(content)) != content for offset, content in f.fixed)
+            ):
                 return False
         for name, content in layout.extras:
             wanted = content if isinstance(content, bytes) else content.read_bytes()

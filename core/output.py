@@ -162,22 +162,23 @@ class OutputFiles:
             fd = os.open(path, flags, 0o644)
             self._handles.append(fd)
             os.ftruncate(fd, f.size)
-            self._pwrite(fd, 0, memoryview(f.header))
+            for offset, content in f.fixed:
+                self._pwrite(fd, offset, memoryview(content))
             for offset, nbytes in self._layout.gaps(number) if keep else ():
                 self._pwrite(fd, offset, memoryview(bytes(nbytes)))
 
     def plain_bytes_intact(self) -> bool:
         """Whether headers and padding are on the disk as they should be."""
         return all(
-            self._header_intact(number, memoryview(f.header))
+            all(self._intact(number, offset, memoryview(content)) for offset, content in f.fixed)
             and not any(self.read(number, Run(*gap)).any() for gap in self._layout.gaps(number))
             for number, f in enumerate(self._layout.files)
         )
 
-    def _header_intact(self, number: int, header: memoryview) -> bool:
+    def _intact(self, number: int, offset: int, content: memoryview) -> bool:
         step = 1 << 20
-        chunks = ((at, header[at : at + step]) for at in range(0, len(header), step))
-        return all(self.read(number, Run(at, len(chunk))).tobytes() == chunk for at, chunk in chunks)
+        chunks = ((at, content[at : at + step]) for at in range(0, len(content), step))
+        return all(self.read(number, Run(offset + at, len(chunk))).tobytes() == chunk for at, chunk in chunks)
 
     @staticmethod
     def present(output: Path, layout: Layout) -> bool:

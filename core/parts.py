@@ -42,6 +42,30 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Lanes:
+    """A matrix as runs of `length` values, row after row; runs i, i + count, i + 2·count … are stored together: lane i.
+
+    count: of lanes. runs: of all. most: runs of a lane; the last lanes may have fewer.
+    """
+
+    length: int
+    count: int
+    runs: int
+    most: int
+
+    def pieces(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The runs of lanes start…stop, as stretches of runs: one for each place in a lane, in order."""
+        firsts = range(start, self.runs, self.count)
+        return [(first, min(first + stop - start, self.runs)) for first in firsts]
+
+    def cut(self, lanes: int) -> list[tuple[int, int]]:
+        """All lanes, so many at once; those that have fewer runs than the others one by one."""
+        full = max(0, min(self.count, self.runs - (self.most - 1) * self.count))
+        starts = [*range(0, full, lanes), *range(full, self.count)]
+        return [(a, min(b, full) if a < full else b) for a, b in zip(starts, [*starts[1:], self.count], strict=True)]
+
+
+@dataclass(frozen=True)
 class Part:
     """One stored array of a tensor. suffix goes after the tensor's base name ('_packed'); '' for the tensor itself,
     and one that begins with '.' replaces '.weight'.
@@ -70,3 +94,11 @@ class Part:
         if (left, right) == (0, width):
             return Run(top * width * item, (bottom - top) * width * item)
         return Run((top * width + left) * item, (right - left) * item, bottom - top, width * item)
+
+    def lane_run(self, lanes: Lanes, start: int, stop: int) -> Run:
+        """The same for lanes start…stop: the array has a row a lane, or a row a run."""
+        if self.shape[0] == lanes.count:
+            item = self.nbytes // max(1, lanes.count)
+            return Run(start * item, (stop - start) * item)
+        item = self.nbytes // max(1, lanes.runs)
+        return Run(start * item, (stop - start) * item, len(lanes.pieces(start, stop)), lanes.count * item)

@@ -63,7 +63,8 @@ def job_id(plan: Plan) -> str:
     h.update(plan.recipe.to_json().encode())
     for f in plan.layout.files:
         h.update(f"{f.name} {f.size}".encode())
-        h.update(f.header)
+        for _, content in f.fixed:
+            h.update(content)
     for p in plan.layout.parts:
         h.update(f"{p.tensor} {p.part} {p.file} {p.offset} {p.nbytes}".encode())
     return h.hexdigest()

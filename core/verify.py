@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from core.blocks import Block, check_bound, fits_rows, read_block, same_values, split
+from core.blocks import Block, block_run, check_bound, fits_rows, read_block, same_values, split
 from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.dtypes import is_readable
 from core.checkpoint.reading import windows
@@ -74,7 +74,7 @@ def verify_against(
                     raise UserError(f"'{t.name}' should be an exact copy and is not.", "Run the conversion again.")
                 continue
             want = read_block(source, t, b)
-            got = reader.rows(t, b.start, b.stop, b.columns)
+            got = reader.values(t, b, want.shape)
             options = EncodeOptions(method=plan.recipe.method, amax=max(largest.values(), default=0.0))
             rows = np.array([largest[row] for row in range(b.start, b.stop)]) if fits_rows(t) else None
             if not t.lossless:
@@ -124,13 +124,14 @@ class _Parts:
             infos.append(info)
         return infos
 
-    def rows(self, t: TensorPlan, start: int, stop: int, columns: Columns) -> np.ndarray:
-        """Values of a block as float32. Raises UserError for a part that is missing or stored in another way."""
+    def values(self, t: TensorPlan, b: Block, shape: tuple[int, ...]) -> np.ndarray:
+        """Values of a block, float32 of that shape. Raises UserError for a part that is missing or stored in another
+        way."""
         infos = self._stored(t)
-        if not isinstance(t.format, Coded):
-            return self._output.read_rows(infos[0], start, stop, columns)  # the reader applies a tensor's scale itself
+        if not isinstance(t.format, Coded):  # the reader applies a tensor's scale itself
+            return self._output.read_rows(infos[0], b.start, b.stop, b.columns)
         raw = [
-            self._output.read_run(info, part.run(t.shape, (start, stop), columns))
+            self._output.read_run(info, block_run(part, t, b))
             for info, part in zip(infos, t.format.parts(t.shape), strict=True)
         ]
-        return t.format.decode(raw, stop - start, columns[1] - columns[0])
+        return t.format.decode(raw, *shape)

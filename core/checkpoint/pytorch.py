@@ -58,6 +58,7 @@ class PytorchCheckpoint(FileCheckpoint):
     """A checkpoint of PyTorch files. Transposed tensors are read in strips: no more is held than asked for."""
 
     views: Mapping[str, _View] = {}
+    plain: Mapping[str, Any] = {}  # numbers, words, shapes and types that a module keeps beside its tensors, by name
 
     def read_run(self, tensor: TensorInfo, run: Run) -> np.ndarray:
         return Checkpoint.read_run(self, tensor, run) if tensor.name in self.views else super().read_run(tensor, run)
@@ -110,12 +111,14 @@ def _read_strided(file: OpenedFile, offset: int, at: int, strides: tuple[int, in
 
 def open_pytorch(path: Path, weights: WeightFiles, folder: Path | None) -> FileCheckpoint:
     """Open PyTorch weight files; `folder` gives config and side files, None for a file alone. Raises UserError."""
-    opened, tensors, views = [], [], {}
+    opened, tensors, views, plain = [], [], {}, {}
     seen: set[str] = set()
     for index, file in enumerate(weights.files):
         file_info = _check_archive(file)
         opened.append(file_info)
-        for tensor, view in _read_tensors(file_info, index):
+        loaded = _load(file_info.path)
+        plain |= _plain_values(loaded)
+        for tensor, view in _read_tensors(file_info, index, loaded):
             if tensor.name in seen:
                 raise UserError(
                     f"Two of the model's files hold {tensor.name[:80]}.", "Remove the one that is not part of it."
@@ -137,7 +140,7 @@ def open_pytorch(path: Path, weights: WeightFiles, folder: Path | None) -> FileC
         architecture=architecture_of(config),
         notes=notes,
     )
-    checkpoint.views = views
+    checkpoint.views, checkpoint.plain = views, plain
     tie_head(checkpoint)
     return checkpoint
 
@@ -180,9 +183,24 @@ def _check_archive(path: Path) -> OpenedFile:
     return OpenedFile(path, opened.size, opened.mtime_ns, min(opened.size, 1 << 16))
 
 
-def _read_tensors(file: OpenedFile, index: int) -> Iterator[tuple[TensorInfo, _View | None]]:
+def _plain_values(found: object) -> dict[str, Any]:
+    """What modules keep beside their tensors, where a file is a mapping of a mapping for each module (hqq's)."""
+    import torch
+
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        f"{module}.{key}": str(value) if isinstance(value, torch.dtype) else value
+        for module, own in found.items()
+        if isinstance(own, Mapping)
+        for key, value in own.items()
+        if isinstance(value, bool | int | float | str | tuple | list | torch.dtype)
+    }
+
+
+def _read_tensors(file: OpenedFile, index: int, loaded: object) -> Iterator[tuple[TensorInfo, _View | None]]:
     owners: dict[tuple[object, ...], str] = {}
-    for name, tensor in _flatten(_load(file.path)):
+    for name, tensor in _flatten(loaded):
         label = str(tensor.dtype).removeprefix("torch.")
         if label not in _DTYPES or str(tensor.layout) != "torch.strided":
             raise UserError(
@@ -245,6 +263,9 @@ def _flatten(found: object) -> Iterator[tuple[str, torch.Tensor]]:
         inner: Any = next((found[key] for key in _WRAPPERS if isinstance(found.get(key), Mapping) and found[key]), None)
         if inner is None:
             yield from ((str(key), value) for key, value in found.items() if isinstance(value, torch.Tensor))
+            for module, own in found.items():
+                if isinstance(own, Mapping):
+                    yield from ((f"{module}.{k}", v) for k, v in own.items() if isinstance(v, torch.Tensor))
             return
         found = inner
     if isinstance(found, torch.Tensor):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
+from core.export.layout import OutputFile, PlacedPart
+from core.export.safetensors_files import SafetensorsArray, safetensors_files
 from core.formats.coded import Coded
 from core.models.gguf_tensors import MappedTensor
 from core.tensor_info import Role, TensorInfo
@@ -44,6 +46,9 @@ class Words:
     totals: Mapping[str, int] = field(default_factory=dict)
 
 
+Placed = tuple[tuple[OutputFile, ...], tuple[PlacedPart, ...], bytes]
+
+
 class Ecosystem(ABC):
     """One family of loaders. roles: what a target of it quantizes where no rule says otherwise.
 
@@ -61,6 +66,17 @@ class Ecosystem(ABC):
     def mapped(self, checkpoint: Checkpoint, tensors: Sequence[MappedTensor]) -> tuple[MappedTensor, ...]:
         """The tensors of a folder, given those of the checkpoint. Raises UserError where some are missing."""
         return tuple(tensors)
+
+    def files(
+        self,
+        checkpoint: Checkpoint,
+        arrays: Sequence[SafetensorsArray],
+        chosen: Mapping[str, Coded],
+        words: Words,
+        max_shard: int,
+    ) -> Placed:
+        """The files with tensors, the places of the arrays in them, and the content of their index, b'' for none."""
+        return safetensors_files(arrays, max_shard, words.metadata, words.totals)
 
     @abstractmethod
     def words(self, checkpoint: Checkpoint, chosen: Mapping[str, Coded]) -> Words:

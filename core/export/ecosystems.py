@@ -7,6 +7,7 @@ from core.export.compressed_tensors import CompressedTensors
 from core.export.ecosystem import Ecosystem
 from core.export.fp8 import HuggingFaceFP8
 from core.export.gptq import GptqFolders
+from core.export.hqq import Hqq
 from core.export.mlx import Mlx
 from core.export.modelopt import ModelOpt
 from core.export.plain import PlainFolder
@@ -20,6 +21,7 @@ ECOSYSTEMS: dict[str, Ecosystem] = {
         HuggingFaceFP8(),
         ModelOpt(),
         Mlx(),
+        Hqq(),
         PlainFolder(),
     )
 }

@@ -11,7 +11,7 @@ from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.export.ecosystem import Ecosystem, Words
 from core.export.layout import Layout
-from core.export.safetensors_files import INDEX_NAME, MAX_SHARD, SafetensorsArray, safetensors_files
+from core.export.safetensors_files import INDEX_NAME, MAX_SHARD, SafetensorsArray
 from core.formats.coded import Coded
 
 # What a source's config.json says of quantization that the new weights do not have.
@@ -37,7 +37,7 @@ def folder_layout(
             "Put the model's config.json beside the weights, or choose a GGUF target.",
         )
     words = ecosystem.words(checkpoint, chosen) if chosen else Words({})
-    files, parts, index = safetensors_files(arrays, max_shard, words.metadata, words.totals)
+    files, parts, index = ecosystem.files(checkpoint, arrays, chosen, words, max_shard)
     config = {k: v for k, v in checkpoint.config.items() if k not in QUANTIZATION_KEYS}
     extras: list[tuple[str, bytes | Path]] = [("config.json", as_json({**config, **words.config}))]
     if index:

@@ -29,12 +29,19 @@ class PlacedPart:
 class OutputFile:
     """One file with tensors. name: relative to the output folder; '' when the output path is the file itself.
 
-    header: its first bytes, up to the first tensor. size: the finished file; bytes that no part covers are zero.
+    header: its first bytes, up to the first tensor. size: the finished file. between: (offset, content) of what else
+    stands in it between and behind tensors; bytes that neither this nor a part covers are zero.
     """
 
     name: str
     header: bytes
     size: int
+    between: tuple[tuple[int, bytes], ...] = ()
+
+    @property
+    def fixed(self) -> tuple[tuple[int, bytes], ...]:
+        """(offset, content) of all that is known before the run: the header and what stands between tensors."""
+        return ((0, self.header), *self.between)
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,7 @@ class Layout:
 
     @property
     def header_bytes(self) -> int:
-        return sum(len(f.header) for f in self.files)
+        return sum(len(content) for f in self.files for _, content in f.fixed)
 
     @property
     def padding_bytes(self) -> int:
@@ -66,11 +73,13 @@ class Layout:
         return sum(f.size for f in self.files) + self.extra_bytes
 
     def gaps(self, file: int) -> Iterator[tuple[int, int]]:
-        """Padding of a file as (offset, bytes), in order: what lies behind the header and in no part."""
+        """Padding of a file as (offset, bytes), in order: what lies behind the header and in nothing else."""
         end = len(self.files[file].header)
-        for part in sorted((p for p in self.parts if p.file == file), key=lambda p: (p.offset, p.nbytes)):
-            if part.offset > end:
-                yield end, part.offset - end
-            end = part.offset + part.nbytes
+        taken = [(p.offset, p.nbytes) for p in self.parts if p.file == file]
+        taken += [(offset, len(content)) for offset, content in self.files[file].between]
+        for offset, nbytes in sorted(taken):
+            if offset > end:
+                yield end, offset - end
+            end = offset + nbytes
         if self.files[file].size > end:
             yield end, self.files[file].size - end

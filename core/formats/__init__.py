@@ -8,6 +8,7 @@ from core.formats.base import EncodeOptions, Format, Method
 from core.formats.float4_packed import COMPRESSED_FLOAT4, MODELOPT_NVFP4
 from core.formats.ggml import GGML_FORMATS
 from core.formats.gptq import GPTQ
+from core.formats.hqq import HQQ
 from core.formats.mlx import MLX
 from core.formats.pack_quantized import PACK_QUANTIZED
 from core.formats.plain import PLAIN
@@ -22,6 +23,7 @@ FORMATS: tuple[Format, ...] = (
     *GPTQ,
     *AWQ,
     *MLX,
+    *HQQ,
     *PLAIN,
 )
 

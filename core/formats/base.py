@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from core.contract import ByteCount, ElementType, NumericContract, PerChannel, PerGroup, SuperBlock
-from core.parts import Part
+from core.parts import Lanes, Part
 from kernels import ops
 from kernels.long_rows import ReadPieces, RowScales
 
@@ -82,6 +82,11 @@ class Format(ABC):
     @abstractmethod
     def bytes_for(self, shape: Sequence[int]) -> ByteCount:
         """Exact bytes by kind; the total equals the sum of the parts' nbytes."""
+
+    def lanes(self, shape: Sequence[int]) -> Lanes | None:
+        """For a format that stores distant values together: what a block is then cut along. A block is lanes, its
+        values are the runs in them, [runs, length], in the order of `Lanes.pieces`, and `Part.lane_run` says where."""
+        return None
 
     def unit_rows(self, shape: Sequence[int]) -> int:
         """Rows that share stored bytes: a block ends at a multiple of them, or with the matrix."""

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from core.blocks import LONG_ROW, split, with_options
+from core.blocks import LONG_ROW, lanes_of, split, with_options
 from core.checkpoint.base import Checkpoint, Columns
 from core.formats import EncodeOptions, Method
 from core.inspect.channel_errors import BlockErrors, ChannelErrors, block_errors
@@ -180,7 +180,7 @@ def _phases(
     amax: to be taken for that of each matrix, None to find it.
     """
     options = EncodeOptions(method=method)
-    if t.columns > LONG_ROW:
+    if t.columns > LONG_ROW and lanes_of(t) is None:
         blocks = [b for b in split(0, t, worker_count()) if np.isin(np.arange(b.start, b.stop), rows.output).any()]
         found = with_options(checkpoint, t, blocks, options, token)
         yield (_Task(((b.start, b.stop),), b.columns, replace(o, threads=1)) for b, o in found)

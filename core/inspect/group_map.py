@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from core.blocks import LONG_ROW, Block, encode, encoded_runs, read_block, split, with_options
+from core.blocks import LONG_ROW, Block, encode, encoded_runs, lanes_of, read_block, split, with_options
 from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.dtypes import row_bytes
 from core.checkpoint.reading import PIECE
@@ -46,6 +46,8 @@ def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
         StoredArray(plan.layout.files[p.file].name, part_name(t.name, part.suffix), part.dtype, p.offset, p.nbytes)
         for p, part in zip(placed, stored_parts(t), strict=True)
     )
+    if lanes_of(t) is not None:
+        raise _far_apart(t.name)
     block, options = _block_around(checkpoint, plan, index, row, column)
     stored = StoredBytes(arrays, encoded_runs(checkpoint, t, block, options))
     place = Place(t.name, t.shape, row, column)
@@ -80,6 +82,13 @@ def stored_group(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: i
         *((1, 0, checkpoint.read_raw(p).reshape(-1)) for p in parts[1:]),
     ]  # fmt: skip
     return read_blocks(Place(tensor.name, tensor.shape or (1,), row, column), StoredBytes(arrays, runs), tensor.dtype)
+
+
+def _far_apart(name: str) -> UserError:
+    return UserError(
+        f"'{name}' keeps codes of distant rows in one byte or word, so that its bits are not shown.",
+        "Look at another tensor, or at another format.",
+    )
 
 
 def _check_place(rows: int, columns: int, row: int, column: int) -> None:

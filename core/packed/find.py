@@ -8,7 +8,7 @@ from typing import Any
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantization_config
 from core.errors import UserError
-from core.packed import awq, compressed_tensors, float4, gpt_oss, gptq, mlx, scaled8
+from core.packed import awq, compressed_tensors, float4, gpt_oss, gptq, hqq, mlx, scaled8
 from core.packed.weight import PackedWeight
 from core.tensor_info import TensorInfo
 
@@ -24,6 +24,7 @@ SCHEMES: tuple[Scheme, ...] = (
     gpt_oss.find,
     mlx.find,
     scaled8.find,
+    hqq.find,
 )
 
 
