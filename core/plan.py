@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -301,11 +302,14 @@ def _with_padding(decided: Sequence[_Decided], layout: Layout) -> tuple[TensorPl
     """Each tensor with the zero bytes that follow its parts up to the next part or the end of the file."""
     ordered = sorted(layout.parts, key=attrgetter("file", "offset", "nbytes"))
     families = _fused(decided)
+    between = [sorted(f.between) for f in layout.files]
     padding = [0] * len(decided)
     for p, following in zip_longest(ordered, ordered[1:]):
         last = following is None or following.file != p.file
         end = layout.files[p.file].size if last else following.offset
-        padding[p.tensor] += end - p.offset - p.nbytes
+        inside = between[p.file]
+        own = inside[bisect_left(inside, (p.offset,)) : bisect_left(inside, (end,))]
+        padding[p.tensor] += end - p.offset - p.nbytes - sum(len(content) for _, content in own)
     counts: dict[tuple[int, int], ByteCount] = {}
     tensors = []
     for (t, o), n in zip(decided, padding, strict=True):

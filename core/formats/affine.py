@@ -110,6 +110,10 @@ class RealZeros(_Real):
         """Half a step of a range of at most twice the largest value, and the rounding of scale and zero."""
         return 1.2 / ((1 << self.bits) - 1) + 2**-8
 
+    def floor(self, options: EncodeOptions) -> float:
+        """Steps are multiples of 2^-24, where float16 ends, so that a small group's range is met only roughly."""
+        return (1 << self.bits) * 2.0**-24 / self.rounding_bound()
+
     def quantize(self, rows: np.ndarray, options: EncodeOptions) -> Codes:
         if options.method is Method.HALF_QUADRATIC:
             _, scales, zeros = families.half_quadratic(rows, self.bits, self.size, options.threads)

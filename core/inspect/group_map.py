@@ -131,6 +131,8 @@ def _stored_array(checkpoint: Checkpoint, t: TensorInfo) -> StoredArray:
 def _stored_packed(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: int) -> GroupMap:
     assert isinstance(checkpoint, UnpackedCheckpoint)
     weight = checkpoint.packed[tensor.name]
+    if weight.format.lanes(weight.shape) is not None:
+        raise _far_apart(tensor.name)
     if weight.transposed:
         raise UserError(
             f"'{tensor.name}' is stored with rows and columns exchanged, so that its bits are not shown.",

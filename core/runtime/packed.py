@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from core.formats.affine import Affine
+from core.formats.affine import Affine, RealZeros
 from core.formats.float4 import NVFP4, Float4
 from core.formats.float8 import Float8, float_scales
 from core.formats.numbers import Integers, Numbers
@@ -108,4 +108,19 @@ def _affine(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Ma
     return matrix.from_groups(rows, columns, numbers.bits, numbers.size, read, label, offsets=True)
 
 
-_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4, Float8: _float8, Affine: _affine}
+def _real_zeros(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
+    """With −zero · scale as offsets, in float32: a value is what it was but for one rounding."""
+    numbers = weight.format.numbers
+    assert isinstance(numbers, RealZeros)
+    row = weight.nbytes // max(prod(weight.shape[:-1]), 1)
+
+    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        codes = weight.codes(start + first, start + last)
+        reading.took((last - first) * row)
+        assert codes.zeros is not None
+        return codes.codes, codes.scales, -codes.zeros * codes.scales
+
+    return matrix.from_groups(stop - start, weight.shape[-1], numbers.bits, numbers.size, read, "F32", offsets=True)
+
+
+_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4, Float8: _float8, Affine: _affine, RealZeros: _real_zeros}
