@@ -111,7 +111,8 @@ def _read_strided(file: OpenedFile, offset: int, at: int, strides: tuple[int, in
 
 def open_pytorch(path: Path, weights: WeightFiles, folder: Path | None) -> FileCheckpoint:
     """Open PyTorch weight files; `folder` gives config and side files, None for a file alone. Raises UserError."""
-    opened, tensors, views, plain = [], [], {}, {}
+    opened, tensors, views = [], [], {}
+    plain: dict[str, Any] = {}
     seen: set[str] = set()
     for index, file in enumerate(weights.files):
         file_info = _check_archive(file)
