@@ -58,6 +58,13 @@ def lanes_of(t: TensorPlan) -> Lanes | None:
     return t.format.lanes(t.shape) if t.format is not None else None
 
 
+def values_of(t: TensorPlan, b: Block) -> int:
+    """How many values a block has."""
+    if lanes := lanes_of(t):
+        return lanes.length * sum(last - first for first, last in lanes.pieces(b.start, b.stop))
+    return (b.stop - b.start) * (b.columns[1] - b.columns[0])
+
+
 def fits_rows(t: TensorPlan) -> bool:
     """Whether the scales of this tensor's rows are found before its values are encoded, the rows being long."""
     return t.format is not None and t.format.scales_rows and t.columns > LONG_ROW

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from core.blocks import Block, BlockResult, BlockWorker, split, with_options
+from core.blocks import Block, BlockResult, BlockWorker, split, values_of, with_options
 from core.calibrate import calibrate
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
@@ -179,7 +179,7 @@ class _Clock:
         return time.monotonic() - self._start
 
     def block(self, b: Block, t: TensorPlan) -> None:
-        share = (b.stop - b.start) * (b.columns[1] - b.columns[0]) / self._values[b.tensor]
+        share = values_of(t, b) / self._values[b.tensor]
         self._done += self._cost[b.tensor] * share
         self.bytes_done += round(t.source_bytes * share)
 

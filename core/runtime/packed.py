@@ -123,4 +123,10 @@ def _real_zeros(weight: PackedWeight, start: int, stop: int, reading: Reading) -
     return matrix.from_groups(stop - start, weight.shape[-1], numbers.bits, numbers.size, read, "F32", offsets=True)
 
 
-_BUILD: dict[type[Numbers], Build] = {Integers: _integers, Float4: _float4, Float8: _float8, Affine: _affine, RealZeros: _real_zeros}
+_BUILD: dict[type[Numbers], Build] = {
+    Integers: _integers,
+    Float4: _float4,
+    Float8: _float8,
+    Affine: _affine,
+    RealZeros: _real_zeros,
+}
