@@ -26,10 +26,10 @@ class Hqq(Ecosystem):
     name = "hqq"
 
     def words(self, checkpoint: Checkpoint, chosen: Mapping[str, Coded]) -> Words:
-        expert = next((t.name for t in checkpoint.tensors if ".experts." in t.name), None)
+        expert = next((t.name for t in checkpoint.tensors if t.expert is not None), None)
         if expert is not None:
             raise UserError(
-                f"The library hqq quantizes linear layers only, and '{expert}' belongs to experts, which are none.",
+                f"The library hqq quantizes linear layers only, and '{expert}' is of one expert, which is none.",
                 "Choose another target for a mixture of experts.",
             )
         return Words({})
