@@ -146,6 +146,8 @@ def _decide_folder(target: Target, recipe: Recipe, t: MappedTensor, rule: Rule |
     if not isinstance(find_format(target.base, "safetensors"), Coded) and rule is None:
         return _plain(t, ecosystem)
     if not _folder_quantizable(t, ecosystem):
+        if len(t.shape) == 2 and ".experts." in t.name:
+            return kept("its loaders read experts in 16 bits only")
         return kept("experts stored as one tensor stay as they are" if len(t.shape) == 3 else _kept_reason(t))
     if rule is None:
         if t.role is Role.HEAD and Role.HEAD not in ecosystem.roles:

@@ -83,6 +83,8 @@ def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
     unit = t.format.unit_rows(t.shape) if t.format else 1
     if unit > 1 or t.lossless:
         values = max(values, min(most, unit * t.columns))
+    if t.format is not None and not t.format.cuts_rows(t.shape):
+        values = max(values, min(unit, t.rows) * t.columns)
     if fits_rows(t):
         values = min(values, unit * t.columns - 1)  # cut, so that rows that were fitted together are blocks together
     matrix = t.shape[-2] if t.format is not None and t.format.needs_amax and len(t.shape) > 2 else t.rows
@@ -320,7 +322,8 @@ def check_bound(
     group = t.format.bound_group(source.shape[1])
     floor = t.format.bound_floor(options)
     if row_amax is None:
-        ratio = ops.max_group_error_ratio(source, decoded, group, floor)
+        view = t.format.bound_view
+        ratio = ops.max_group_error_ratio(view(source), view(decoded), group, floor)
     else:
         ratio = max(
             ops.max_group_error_ratio(x[None], y[None], group, max(floor, float(largest)))

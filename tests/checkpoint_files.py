@@ -17,15 +17,16 @@ def safetensors_bytes(header: Mapping[str, Any] | bytes, data: bytes = b"", leng
     return struct.pack("<Q", len(raw) if length is None else length) + raw + data
 
 
+_DTYPES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "int32": "I32", "int64": "I64"}
+
+
 def write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], dtypes: Mapping[str, str] | None = None) -> Path:
     """Write float32 (or raw uint8 with a dtype from `dtypes`) arrays one after another."""
     header: dict[str, Any] = {}
     data = b""
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array).tobytes()
-        dtype = (dtypes or {}).get(
-            name, {"float32": "F32", "float16": "F16", "uint8": "U8", "int32": "I32"}[str(array.dtype)]
-        )
+        dtype = (dtypes or {}).get(name) or _DTYPES[str(array.dtype)]
         header[name] = {"dtype": dtype, "shape": list(array.shape), "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     path.write_bytes(safetensors_bytes(header, data))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from core.export.awq import AwqFolders
+from core.export.bitsandbytes import BitsAndBytes
 from core.export.compressed_tensors import CompressedTensors
 from core.export.ecosystem import Ecosystem
 from core.export.fp8 import HuggingFaceFP8
@@ -20,6 +21,7 @@ ECOSYSTEMS: dict[str, Ecosystem] = {
         AwqFolders(),
         HuggingFaceFP8(),
         ModelOpt(),
+        BitsAndBytes(),
         Mlx(),
         Hqq(),
         PlainFolder(),

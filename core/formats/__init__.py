@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.errors import UserError
 from core.formats.awq import AWQ
 from core.formats.base import EncodeOptions, Format, Method
+from core.formats.bitsandbytes import BITSANDBYTES
 from core.formats.float4_packed import COMPRESSED_FLOAT4, MODELOPT_NVFP4
 from core.formats.ggml import GGML_FORMATS
 from core.formats.gptq import GPTQ
@@ -22,6 +23,7 @@ FORMATS: tuple[Format, ...] = (
     MODELOPT_NVFP4,
     *GPTQ,
     *AWQ,
+    *BITSANDBYTES,
     *MLX,
     *HQQ,
     *PLAIN,

@@ -92,6 +92,10 @@ class Format(ABC):
         """Rows that share stored bytes: a block ends at a multiple of them, or with the matrix."""
         return 1
 
+    def cuts_rows(self, shape: Sequence[int]) -> bool:
+        """Whether rows that are too long may be encoded in pieces; else `unit_rows` of them are held at once."""
+        return True
+
     @property
     def scales_rows(self) -> bool:
         """Whether one scale is meant for a whole row, however long."""
@@ -137,6 +141,10 @@ class Format(ABC):
         """Neighbours along a row over whose largest |x| `error_bound` is meant."""
         g = self.contract.granularity
         return g.size if isinstance(g, PerGroup | SuperBlock) else columns
+
+    def bound_view(self, values: np.ndarray) -> np.ndarray:
+        """Rows [R, K] of values as rows whose neighbours in groups of `bound_group` are the groups that are meant."""
+        return values
 
     def bound(self, method: Method) -> float:
         """`error_bound`, or less where a method promises more."""

@@ -8,7 +8,7 @@ from typing import Any
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantization_config
 from core.errors import UserError
-from core.packed import awq, compressed_tensors, float4, gpt_oss, gptq, hqq, mlx, scaled8
+from core.packed import awq, bitsandbytes, compressed_tensors, float4, gpt_oss, gptq, hqq, mlx, scaled8
 from core.packed.weight import PackedWeight
 from core.tensor_info import TensorInfo
 
@@ -21,6 +21,7 @@ SCHEMES: tuple[Scheme, ...] = (
     float4.find_modelopt,
     gptq.find,
     awq.find,
+    bitsandbytes.find,
     gpt_oss.find,
     mlx.find,
     scaled8.find,

@@ -8,6 +8,8 @@ from math import prod
 import numpy as np
 
 from core.formats.affine import Affine, RealZeros
+from core.formats.bitsandbytes import AbsmaxRows
+from core.formats.codebook import Codebook
 from core.formats.float4 import NVFP4, Float4
 from core.formats.float8 import Float8, float_scales
 from core.formats.numbers import Integers, Numbers
@@ -123,10 +125,41 @@ def _real_zeros(weight: PackedWeight, start: int, stop: int, reading: Reading) -
     return matrix.from_groups(stop - start, weight.shape[-1], numbers.bits, numbers.size, read, "F32", offsets=True)
 
 
+def _codebook(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
+    numbers = weight.format.numbers
+    assert isinstance(numbers, Codebook)
+    columns = weight.shape[1]
+    if columns % numbers.size:
+        raise NoLayout(f"blocks of {numbers.size} run on from one row of {columns:,} to the next")
+    row = weight.nbytes // max(weight.shape[0], 1)
+
+    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:
+        codes = weight.codes(start + first, start + last)
+        reading.took((last - first) * row)
+        return codes.codes, codes.scales, None
+
+    return matrix.from_groups(stop - start, columns, 4, numbers.size, read, "F32", table=numbers.levels)
+
+
+def _absmax_rows(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
+    numbers = weight.format.numbers
+    assert isinstance(numbers, AbsmaxRows)
+    row, columns = weight.nbytes // max(weight.shape[0], 1), weight.shape[1]
+
+    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:
+        codes = weight.codes(start + first, start + last)
+        reading.took((last - first) * row)
+        return codes.codes, numbers.steps(codes), None
+
+    return matrix.from_groups(stop - start, columns, 8, columns, read, "F32")
+
+
 _BUILD: dict[type[Numbers], Build] = {
     Integers: _integers,
     Float4: _float4,
     Float8: _float8,
     Affine: _affine,
     RealZeros: _real_zeros,
+    Codebook: _codebook,
+    AbsmaxRows: _absmax_rows,
 }
