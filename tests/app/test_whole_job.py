@@ -13,6 +13,7 @@ from tiny_models import write_llama
 from window_help import LONG, click, longest_block, open_model, open_recipe, wait_end, wait_plan
 
 from app.jobs.runner import JobState
+from core.catalog import Knob
 from core.checkpoint import open_checkpoint
 from core.recipe import Recipe
 
@@ -110,12 +111,16 @@ def test_folder_target_by_clicking(window, qtbot, model: Path) -> None:  # type:
     click(qtbot, recipe.more)
     recipe.advanced.tabs.setCurrentIndex(1)
     numbers = recipe.advanced.numbers
+    row = numbers.use.findData("compressed-tensors")
+    numbers.use.setCurrentIndex(row)
+    numbers.use.activated.emit(row)
+    wait_plan(window, qtbot, "w4a16-g128")
     row = numbers.target.findData("w4a16-g64")
     numbers.target.setCurrentIndex(row)
     numbers.target.activated.emit(row)
     plan = wait_plan(window, qtbot, "w4a16-g64")
-    assert numbers.granularity.isEnabled()
-    assert "zero" in numbers.symmetric.toolTip()
+    assert numbers.knobs[Knob.GRANULARITY].isEnabled()
+    assert "zero" in numbers.knobs[Knob.SYMMETRIC].toolTip()
     click(qtbot, recipe.convert)
     entry = window.page("convert").queue.entries[0]
     wait_end(qtbot, entry)
