@@ -142,10 +142,14 @@ def _metadata(place: Place, stored: StoredBytes, window: Window, own: Codes) -> 
         run = part.run(window.shape, (place.row, place.row + 1), (place.column, place.column + 1))
         if part.constant or run.total != size or part.dtype.startswith(("I32", "I64", "U32")):
             continue
+        if "input" in part.suffix:  # of the activations: the weight is read without it
+            continue
         field = stored.field(number, run.offset, Bits(0, size, 0, 8 * size))
         whole = not part.rows.per and not part.columns.per
         name = "minimum" if "bias" in part.suffix else "zero point" if "zero" in part.suffix else "scale"
-        name = "tensor scale" if whole and found else name
+        if whole and found:  # in some files a divisor, of which the codes have the reciprocal
+            found.append(Metadata("tensor scale", own.tensor_scale, None, (field,)))
+            continue
         found.append(Metadata(name, _value(field, part.dtype), None, (field,)))
     if own.zeros is not None and (fields := _zero_fields(stored, window, place)):
         found.append(Metadata("zero point", float(own.zeros[0, 0]), int(own.zeros[0, 0]), fields))

@@ -17,6 +17,7 @@ from tiny_models import write_llama
 from core.checkpoint.opening import open_checkpoint
 from core.errors import UserError
 from core.formats.float4 import TensorScale
+from core.inspect.group_map import stored_group
 from core.plan import Action, make_plan
 from core.recipe import Recipe
 
@@ -335,3 +336,17 @@ def test_a_scale_of_activations_that_is_none_is_named(tmp_path: Path) -> None:
     with open_checkpoint(write_packed(tmp_path / "m", modelopt=True, change=change)) as checkpoint:
         assert checkpoint.packed_problem is not None
         assert "up_proj.input_scale' is -1" in checkpoint.packed_problem.message
+
+
+@pytest.mark.parametrize("modelopt", [True, False])
+def test_inspect_shows_what_a_value_is_read_with(modelopt: bool, tmp_path: Path) -> None:
+    """The tensor scale as a factor, even where the file has a divisor; nothing of the activations."""
+    divisor = 0.000123 if modelopt else 4095.3
+    folder = write_packed(tmp_path / "m", divisor=divisor, modelopt=modelopt, change=with_inputs(modelopt))
+    with open_checkpoint(folder) as checkpoint:
+        t = checkpoint.tensor(UP)
+        shown = stored_group(checkpoint, t, 3, 37)
+        scale, tensor_scale = shown.metadata
+        assert (scale.meaning, tensor_scale.meaning) == ("scale", "tensor scale")
+        want = LEVELS.numpy()[shown.codes] * scale.value * tensor_scale.value
+        assert np.allclose(checkpoint.read_rows(t, 3, 4, shown.columns)[0], want, rtol=2**-22, atol=0)
