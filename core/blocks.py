@@ -165,6 +165,8 @@ class BlockWorker:
 
     def _encode(self, block: Block, t: TensorPlan, form: Format, options: EncodeOptions) -> BlockResult:
         source = read_block(self._checkpoint, t, block)
+        if t.source.packed and (bad := ops.scan(source).nonfinite):
+            raise _damaged(t, bad)
         encoded = encode(self._checkpoint, t, block, source, options)
         written, back = [], []
         parts = form.parts(t.shape)
@@ -295,6 +297,14 @@ def _not_finite(t: TensorPlan, count: int) -> UserError:
     return UserError(
         f"'{t.name}' holds {count:,} NaN or infinite values, which {t.format_name} can not store.",
         "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
+    )
+
+
+def _damaged(t: TensorPlan, count: int) -> UserError:
+    """No weight is packed with such values: unpacked, or moved with their codes, they would only be found later."""
+    return UserError(
+        f"'{t.name}' unpacks to {count:,} NaN or infinite values, so its scales are damaged.",
+        "Download the model again, or use the checkpoint that it was made from.",
     )
 
 

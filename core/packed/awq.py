@@ -8,9 +8,11 @@ from typing import Any
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats.awq import UNIT, Awq
-from core.packed.gptq import OTHER_CONFIG, SCALES, check_method, part
-from core.packed.weight import AGAIN, PackedWeight, packed_weight
+from core.packed.gptq import AUTO_ROUND, SCALES, part
+from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, check_method, packed_weight
 from core.tensor_info import TensorInfo
+
+_METHODS = ("awq", "awq_marlin", *AUTO_ROUND)
 
 
 def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list[PackedWeight]:
@@ -32,18 +34,20 @@ def _is_awq(qweight: TensorInfo, tensors: Mapping[str, TensorInfo], config: Mapp
 def _weight(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], base: str
 ) -> PackedWeight:
-    check_method(config, f"{base}.qweight", "awq", "AWQ")
+    qweight, scales, _ = (part(tensors, base, end) for end in ("qweight", "scales", "qzeros"))
+    check_method(qweight, config, _METHODS, "AWQ")
     layout = str(config.get("version") or config.get("format") or "gemm").lower()
     if layout != "gemm":
         raise UserError(
             f"config.json says that '{base}.qweight' is in AWQ's layout '{layout}', which is not known here.",
             "Get the model in AWQ's layout 'gemm'.",
         )
-    qweight, scales, _ = (part(tensors, base, end) for end in ("qweight", "scales", "qzeros"))
     columns, groups = qweight.rows, scales.rows
     if columns % groups:
         raise UserError(f"'{scales.name}' has {groups:,} groups for rows of {columns:,} values.", AGAIN)
     bits, size = (config.get(a, config.get(b)) for a, b in (("bits", "w_bit"), ("group_size", "q_group_size")))
+    if size is not None and type(size) is not int:
+        raise UserError(f"config.json says that groups of '{qweight.name}' have the size {size!r}.", OTHER_CONFIG)
     declared = columns // size if isinstance(size, int) and size > 0 else 1
     if bits not in (None, 4) or (isinstance(size, int) and declared != groups):
         raise UserError(

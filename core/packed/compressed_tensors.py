@@ -9,9 +9,10 @@ from core.checkpoint.base import Checkpoint
 from core.contract import ElementType
 from core.errors import UserError
 from core.formats.pack_quantized import PackQuantized
-from core.packed.weight import AGAIN, PackedWeight, packed_weight
+from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, check_method, packed_weight
 from core.tensor_info import TensorInfo
 
+METHODS = ("compressed-tensors", "compressed_tensors")
 _SCALES = {e.label: e for e in (ElementType.BF16, ElementType.F16, ElementType.F32)}
 
 
@@ -28,6 +29,7 @@ def _pack_quantized(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], codes: TensorInfo
 ) -> PackedWeight:
     base = codes.name.removesuffix(".weight_packed")
+    check_method(codes, config, METHODS, "compressed-tensors")
     scales, size, zeros, order = (
         tensors.get(f"{base}.weight_{end}") for end in ("scale", "shape", "zero_point", "g_idx")
     )
@@ -53,7 +55,7 @@ def _pack_quantized(
         kind = f"int{bits} g{group}" + ("" if zeros is None else " asymmetric")
         raise UserError(
             f"'{codes.name}' holds {kind}, but config.json says otherwise.",
-            "Use the config.json that belongs to these weights, or download the model again.",
+            OTHER_CONFIG,
         )
     form = PackQuantized(bits, 0 if groups == 1 else group, zeros is None, _SCALES[scales.dtype])
     return packed_weight(checkpoint, tensors, base, shape, form, "compressed-tensors")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.quantized_source import quantization_config
 from core.errors import UserError
 from core.packed import awq, bitsandbytes, compressed_tensors, float4, gpt_oss, gptq, hqq, mlx, scaled8
-from core.packed.weight import PackedWeight
+from core.packed.weight import AGAIN, PackedWeight
 from core.tensor_info import TensorInfo
 
 # Given the checkpoint, the tensors that no scheme before it has claimed, and config.json's word on quantization ({}).
@@ -28,6 +28,15 @@ SCHEMES: tuple[Scheme, ...] = (
     hqq.find,
 )
 
+# Endings of tensors that mean nothing alone: parts of a packed weight, of the schemes above and of others.
+_PARTS = (
+    *(".qweight", ".qzeros", ".scales", ".biases", ".g_idx"),
+    *(".weight_packed", ".weight_scale", ".weight_shape", ".weight_zero_point", ".weight_g_idx"),
+    *(".weight_global_scale", ".weight_scale_2", ".weight_scale_inv", ".pre_quant_scale"),
+    *("_proj_blocks", "_proj_scales", ".SCB", ".weight.absmax", ".weight.quant_map", ".W_q"),
+)
+_OWN = (".qweight", ".weight_packed", "_proj_blocks")  # those by which a weight of the schemes above is known
+
 
 def find_packed(checkpoint: Checkpoint) -> list[PackedWeight]:
     """Every packed weight of a folder. Raises UserError, naming the tensor, where parts are missing or contradict."""
@@ -42,10 +51,33 @@ def find_packed(checkpoint: Checkpoint) -> list[PackedWeight]:
         for weight in claimed:
             for source in (*weight.sources, *weight.extra):
                 left.pop(source.name, None)
-    other = next((w for w in found if w.scheme != found[0].scheme), None)
+    _check_schemes(config, found)
+    _check_left(left, found)
+    return found
+
+
+def _check_schemes(config: Mapping[str, Any], found: Sequence[PackedWeight]) -> None:
+    """Raise UserError for two schemes in a folder, or values that mean nothing without what is not read."""
+    apart = [w for w in found if w.scheme != scaled8.SCHEME]  # 8-bit weights stand beside those of other schemes
+    other = next((w for w in apart if w.scheme != apart[0].scheme), None)
     if other is not None:
         raise UserError(
-            f"'{found[0].name}' is packed as {found[0].scheme} does, and '{other.name}' as {other.scheme}.",
+            f"'{apart[0].name}' is packed as {apart[0].scheme} does, and '{other.name}' as {other.scheme}.",
             "Keep the files of one model in a folder, or download the model again.",
         )
-    return found
+    if found and config.get("transform_config"):
+        raise UserError(
+            f"config.json has a transform_config, without whose rotations '{found[0].name}' means nothing.",
+            "Use a version of the model that was made without transforms.",
+        )
+
+
+def _check_left(left: Mapping[str, TensorInfo], found: Sequence[PackedWeight]) -> None:
+    """Raise UserError where a weight is there twice, or parts of one are left that no scheme could make it of."""
+    for weight in found:
+        if weight.name in left:
+            packed = f"packed, as '{weight.sources[0].name}', and a second time without"
+            raise UserError(f"'{weight.name}' is there {packed}.", "Remove the files that do not belong to the model.")
+    lost = next((name for name in left if name.endswith(_PARTS if found else _OWN)), None)
+    if lost is not None:
+        raise UserError(f"'{lost}' is part of a packed weight, and what else of it is there does not fit it.", AGAIN)

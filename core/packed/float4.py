@@ -12,13 +12,12 @@ from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats.float4 import TensorScale, is_power_of_two
 from core.formats.float4_packed import MODELOPT_NVFP4, MODELOPT_NVFP4A16, MXFP4A16, NVFP4A4, NVFP4A16, PackedFloat4
-from core.packed.weight import AGAIN, PackedWeight, packed_weight
+from core.packed.compressed_tensors import METHODS
+from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, check_method, packed_weight
 from core.tensor_info import TensorInfo
 
-_BELONGS = "Use the config.json that belongs to these weights, or download the model again."
 _FORMATS = {"F8_E4M3": NVFP4A16, "U8": MXFP4A16, "F8_E8M0": MXFP4A16}  # by the type of their scales
-_METHODS = ("", "compressed-tensors", "compressed_tensors")
-_MODELOPT = ("", "modelopt", "modelopt_fp4", "modelopt_mixed")
+_MODELOPT = ("modelopt", "modelopt_fp4", "modelopt_mixed")
 
 
 def find_compressed(
@@ -34,7 +33,7 @@ def _compressed(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], codes: TensorInfo
 ) -> PackedWeight:
     base = codes.name.removesuffix(".weight_packed")
-    _check_method(codes, config, _METHODS, "compressed-tensors")
+    check_method(codes, config, METHODS, "compressed-tensors")
     scales = _needed(tensors, codes, f"{base}.weight_scale")
     form = _FORMATS.get(scales.dtype)
     if form is None:
@@ -45,7 +44,7 @@ def _compressed(
             raise UserError(f"'{name}' has no use in {form.numbers.label}, which '{codes.name}' is.", AGAIN)
     declared = _declared(config)
     if declared and not any(_fits(d, form.numbers.group) for d in declared):
-        raise UserError(f"'{codes.name}' holds {form.numbers.label}, but config.json says otherwise.", _BELONGS)
+        raise UserError(f"'{codes.name}' holds {form.numbers.label}, but config.json says otherwise.", OTHER_CONFIG)
     shape = (codes.rows, 2 * codes.columns)
     _check_groups(codes, shape, form)
     if form is NVFP4A16 and f"{base}.input_global_scale" in tensors:
@@ -64,7 +63,7 @@ def find_modelopt(
         if codes.dtype != "U8" or not codes.name.endswith(".weight") or not (claims or codes.name in second):
             continue
         base = codes.name.removesuffix(".weight")
-        _check_method(codes, config, _MODELOPT, "ModelOpt")
+        check_method(codes, config, _MODELOPT, "ModelOpt")
         if f"{base}.pre_quant_scale" in tensors:
             raise UserError(
                 f"'{base}.pre_quant_scale' scales what '{codes.name}' is multiplied with, which can not be read yet.",
@@ -116,12 +115,6 @@ def _needed(tensors: Mapping[str, TensorInfo], codes: TensorInfo, name: str) -> 
     if found is None:
         raise UserError(f"'{codes.name}' can not be read without '{name}', which is not there.", AGAIN)
     return found
-
-
-def _check_method(codes: TensorInfo, config: Mapping[str, Any], own: Sequence[str], scheme: str) -> None:
-    method = str(config.get("quant_method") or "").lower()
-    if method not in own:
-        raise UserError(f"'{codes.name}' is packed as {scheme} does it, but config.json says '{method}'.", _BELONGS)
 
 
 def _check_groups(codes: TensorInfo, shape: tuple[int, int], form: PackedFloat4) -> None:

@@ -12,16 +12,16 @@ from core.checkpoint.base import Checkpoint
 from core.contract import ElementType
 from core.errors import UserError
 from core.formats.gptq import BITS, Gptq, StoredGroups
-from core.packed.weight import AGAIN, PackedWeight, packed_weight
+from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, check_method, packed_weight
 from core.tensor_info import TensorInfo
 
-OTHER_CONFIG = "Use the config.json that belongs to these weights, or download the model again."
+AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")  # writes either layout
+_METHODS = ("gptq", "gptq_marlin", *AUTO_ROUND)
 SCALES = {e.label: e for e in (ElementType.F16, ElementType.BF16, ElementType.F32)}
 # What config.json calls the layout → whether zero points are stored less one (1) or as they are (2).
 _VERSIONS = {
     "gptq": 1, "gptq_v2": 2, "auto_round:auto_gptq": 1, "auto_round:gptq": 1, "auto_round": 2, "auto_round:gptqmodel": 2
 }  # fmt: skip
-_AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")  # writes either layout
 _OVERRIDES = ("dynamic", "extra_config")  # of GPTQModel and AutoRound, for some of the modules
 
 
@@ -42,13 +42,6 @@ def _is_gptq(qweight: TensorInfo, tensors: Mapping[str, TensorInfo], config: Map
     return scales.columns == qweight.columns
 
 
-def check_method(config: Mapping[str, Any], name: str, method: str, layout: str) -> None:
-    """Raise UserError where config.json names a method that does not lay out weights this way."""
-    given = str(config.get("quant_method") or method).lower()
-    if given not in (method, f"{method}_marlin", *_AUTO_ROUND):
-        raise UserError(f"'{name}' is laid out as {layout} does it, but config.json says {given}.", OTHER_CONFIG)
-
-
 def part(tensors: Mapping[str, TensorInfo], base: str, end: str) -> TensorInfo:
     """'{base}.{end}', a matrix. Raises UserError when it is not there."""
     found = tensors.get(f"{base}.{end}")
@@ -62,8 +55,8 @@ def part(tensors: Mapping[str, TensorInfo], base: str, end: str) -> TensorInfo:
 def _weight(
     checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any], base: str
 ) -> PackedWeight:
-    check_method(config, f"{base}.qweight", "gptq", "GPTQ")
     qweight, scales, qzeros = (part(tensors, base, end) for end in ("qweight", "scales", "qzeros"))
+    check_method(qweight, config, _METHODS, "GPTQ")
     index = _index(checkpoint, tensors.get(f"{base}.g_idx"), scales.rows)
     bits, columns = _size(qweight, scales, qzeros, None if index is None else len(index))
     _check_config(config, base, bits, columns, scales.rows, index)
@@ -82,13 +75,18 @@ def _weight(
 
 
 def _index(checkpoint: Checkpoint, given: TensorInfo | None, groups: int) -> np.ndarray | None:
-    """Group of each column, int64 [K]; None where the file has none. Raises UserError for one that is not there."""
+    """Group of each column, int64 [K]; None where the file has none, or zeros for it, as AutoGPTQ and ExLlama have it.
+
+    Raises UserError for a group that is not there.
+    """
     if given is None or not given.values:
         return None
     if given.dtype not in ("I32", "I64") or len(given.shape) != 1:
         raise UserError(f"'{given.name}' can not be the groups of columns.", AGAIN)
     raw = checkpoint.read_raw(given).reshape(-1)
     index = raw.view("<i4" if given.dtype == "I32" else "<i8").astype(np.int64)
+    if not index.any() and groups > 1:
+        return None
     wrong = np.flatnonzero((index < 0) | (index >= groups))
     if len(wrong):
         raise UserError(
@@ -122,12 +120,22 @@ def _check_config(
     if _overrides(config):
         return  # by patterns, which only their own program matches; shapes say enough
     size = config.get("group_size")
+    if size is not None and type(size) is not int:
+        raise UserError(f"config.json says that groups of '{base}.qweight' have the size {size!r}.", OTHER_CONFIG)
     declared = -(-columns // size) if isinstance(size, int) and size > 0 else 1
     if config.get("bits") not in (None, bits) or (isinstance(size, int) and declared != groups):
         raise UserError(
             f"'{base}.qweight' holds {bits}-bit codes with {groups:,} groups a row, but config.json says otherwise.",
             OTHER_CONFIG,
         )
+    if index is not None and isinstance(size, int) and 0 < size < columns:
+        sizes = np.bincount(index, minlength=groups)
+        if np.count_nonzero(sizes == size) < groups - bool(columns % size):
+            other = np.flatnonzero(sizes != size)[0]
+            raise UserError(
+                f"'{base}.g_idx' puts {sizes[other]:,} columns into group {other:,}, but config.json says {size:,}.",
+                OTHER_CONFIG,
+            )
 
 
 def _overrides(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -141,6 +149,12 @@ def _symmetric(config: Mapping[str, Any]) -> bool:
 
 
 def _version(config: Mapping[str, Any], bits: int, base: str) -> int:
+    if not config:
+        raise UserError(
+            f"Nothing beside '{base}.qweight' says whether its zero points are stored less one, as GPTQ files have two "
+            "layouts.",
+            "Add the model's quantization_config to config.json, or its quantize_config.json to the folder.",
+        )
     named = config.get("packing_format") or config.get("checkpoint_format") or config.get("format") or "gptq"
     layout = str(named).lower()
     if layout == "gptq_p" and bits != 3:

@@ -10,11 +10,10 @@ from core.checkpoint.base import Checkpoint
 from core.contract import ElementType
 from core.errors import UserError
 from core.formats.mlx import MLX_BITS, MLX_FLOAT4, MLXAffine, MLXWeights
-from core.packed.weight import AGAIN, PackedWeight, packed_weight
+from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, packed_weight
 from core.tensor_info import TensorInfo
 
 _SCALES = {e.label: e for e in (ElementType.BF16, ElementType.F16, ElementType.F32)}
-_CONFIG = "Use the config.json that belongs to these weights, or download the model again."
 # The names of experts in a block, where they are not these of MLX.
 _NAMED = {"block_sparse_moe": {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}}
 
@@ -44,7 +43,7 @@ def _format(config: Mapping[str, Any], base: str, codes: TensorInfo, scales: Ten
     said = {**config, **own} if isinstance(own, Mapping) else config
     bits, group, mode = said.get("bits"), said.get("group_size"), said.get("mode", "affine")
     if own is False or not isinstance(bits, int) or not isinstance(group, int):
-        raise UserError(f"config.json does not say in how many bits and groups '{codes.name}' is stored.", _CONFIG)
+        raise UserError(f"config.json does not say in how many bits and groups '{codes.name}' is stored.", OTHER_CONFIG)
     form: MLXWeights | None = None
     if mode == "affine" and bits in MLX_BITS and group > 0 and scales.dtype in _SCALES:
         form = MLXAffine(bits, group, _SCALES[scales.dtype])
@@ -54,13 +53,13 @@ def _format(config: Mapping[str, Any], base: str, codes: TensorInfo, scales: Ten
         raise UserError(
             f"'{codes.name}' is stored in MLX's mode '{mode}' with {bits} bits in groups of {group} and "
             f"{scales.dtype} scales, which is not known here.",
-            _CONFIG,
+            OTHER_CONFIG,
         )
     columns = scales.columns * group
     if codes.columns * 32 != columns * bits or codes.shape[:-1] != scales.shape[:-1] or not prod(codes.shape):
         raise UserError(
             f"'{codes.name}' and '{scales.name}' are not {bits} bits in groups of {group}, as config.json says.",
-            _CONFIG,
+            OTHER_CONFIG,
         )
     return form, columns
 

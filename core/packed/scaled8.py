@@ -24,6 +24,7 @@ _SCALES = {e.label: e for e in (ElementType.BF16, ElementType.F16, ElementType.F
 _SCALES["U8"] = ElementType.F8_E8M0
 _OWN = "Use the config.json that belongs to these weights, or download the model again."
 _TILE = (128, 128)
+SCHEME = "8 bits"
 
 # Of the activations and of the key-value cache: they belong to a weight, and none of its values is in them.
 _BESIDE = tuple(
@@ -112,7 +113,7 @@ def _weight(
         suffix, whole=t.dtype == "I8" and not height, input_type=input_type,
     )  # fmt: skip
     return packed_weight(
-        checkpoint, tensors, base, (t.rows, t.columns), form, "8 bits", extra=_BESIDE[1:] if static else _BESIDE
+        checkpoint, tensors, base, (t.rows, t.columns), form, SCHEME, extra=_BESIDE[1:] if static else _BESIDE
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from core.tensor_info import TensorInfo
 from kernels import ops
 
 AGAIN = "Download the model again, or use the checkpoint that it was made from."
+OTHER_CONFIG = "Use the config.json that belongs to these weights, or download the model again."
 PIECE = 1 << 20  # scales looked at in one go
 _SAME = {"U32": "I32", "U8": "U8", "F4": "U8", "F8_E8M0": "U8"}  # names under which the same bits are stored
 
@@ -113,6 +114,13 @@ class PackedWeight:
         return values if (left, right) == (0, self.shape[1]) else np.ascontiguousarray(values[:, left:right])
 
 
+def check_method(codes: TensorInfo, config: Mapping[str, Any], own: Container[str], scheme: str) -> None:
+    """Raise UserError where config.json names another method than those of the scheme; it may name none."""
+    method = str(config.get("quant_method") or "").lower()
+    if method and method not in own:
+        raise UserError(f"'{codes.name}' is packed as {scheme} does it, but config.json says '{method}'.", OTHER_CONFIG)
+
+
 def packed_weight(
     checkpoint: Checkpoint,
     tensors: Mapping[str, TensorInfo],
@@ -140,7 +148,7 @@ def packed_weight(
             raise UserError(
                 f"'{name}' is {found.dtype} {_size(found.shape)}, where a weight of {_size(shape)} in "
                 f"{form.numbers.label} needs {part.dtype} {_size(part.shape)}.",
-                "Use the config.json that belongs to these weights, or download the model again.",
+                OTHER_CONFIG,
             )
         sources.append(found)
     beside = tuple(tensors[base + end] for end in extra if base + end in tensors)

@@ -137,7 +137,7 @@ SPOILED: dict[str, tuple[dict, str]] = {
     ),
     "other bits in config": ({"config": lambda c: c.update(bits=8)}, "config.json says otherwise"),
     "other groups in config": ({"config": lambda c: c.update(group_size=128)}, "config.json says otherwise"),
-    "another method in config": ({"config": lambda c: c.update(quant_method="awq")}, "config.json says awq"),
+    "another method in config": ({"config": lambda c: c.update(quant_method="awq")}, "config.json says 'awq'"),
     "no order in config": (
         {"ordered": True, "config": lambda c: c.update(desc_act=False)},
         "g_idx' orders columns by activations",
@@ -147,7 +147,7 @@ SPOILED: dict[str, tuple[dict, str]] = {
         {"change": lambda a: a.update({
             f"{BASE}x.weight_packed": torch.zeros(32, 4, dtype=torch.int32), f"{BASE}x.weight_scale": torch.ones(32, 1),
             f"{BASE}x.weight_shape": torch.tensor([32, 32])})},
-        f"{BASE}x.weight' is packed as compressed-tensors does",
+        f"{BASE}x.weight_packed' is packed as compressed-tensors does",
     ),
     "AWQ in another layout": (
         {"awq": True, "symmetric": False, "config": lambda c: c.update(version="gemv")},
