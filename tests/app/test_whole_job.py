@@ -114,11 +114,11 @@ def test_folder_target_by_clicking(window, qtbot, model: Path) -> None:  # type:
     row = numbers.use.findData("compressed-tensors")
     numbers.use.setCurrentIndex(row)
     numbers.use.activated.emit(row)
-    wait_plan(window, qtbot, "w4a16-g64")  # whose groups divide the rows
-    row = numbers.target.findData("w4a16-g32")
+    wait_plan(window, qtbot, "w4a16-g32")  # whose groups divide the rows
+    row = numbers.target.findData("w4a16-g64")
     numbers.target.setCurrentIndex(row)
     numbers.target.activated.emit(row)
-    plan = wait_plan(window, qtbot, "w4a16-g32")
+    plan = wait_plan(window, qtbot, "w4a16-g64")
     assert numbers.knobs[Knob.GRANULARITY].isEnabled()
     assert "zero" in numbers.knobs[Knob.SYMMETRIC].toolTip()
     click(qtbot, recipe.convert)

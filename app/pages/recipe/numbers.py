@@ -176,10 +176,12 @@ class NumbersPanel(QWidget):
         use, now = uses()[row], self._target
         if use == use_of(now):
             return
-        alike = [k for k in use.kinds if base_of(k.targets[0]).contract.element is base_of(now).contract.element]
-        kind = (alike or list(use.kinds))[0]
+        element = base_of(now).contract.element
+        alike = [k for k in use.kinds if now.is_folder and base_of(k.targets[0]).contract.element is element]
+        kept = [k for k in use.kinds if any(t.name in self._lossless for t in k.targets)]
+        kind = (kept or alike or list(use.kinds))[0]
         wanted = [t.name for t in kind.targets if t.name in self._lossless]
-        if alike and now.is_folder and use.key != "gguf" and not wanted:
+        if alike and use.key != "gguf" and not wanted:
             self._choose(kind.nearest(now))
         else:
             self._choose(kind.usual(self._columns, wanted))
