@@ -11,6 +11,7 @@ from core.contract import ElementType
 from core.formats.affine import Affine
 from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
 from core.formats.float4 import Float4
+from core.formats.float8 import Float8
 from core.formats.numbers import Codes, Numbers
 from core.parts import Axis, Part
 from kernels import families, ops
@@ -118,7 +119,37 @@ MLX_FLOAT4: tuple[MLXFloat4, ...] = (
     ),
     MLXFloat4("nvfp4", Float4(ElementType.F8_E4M3), "4-bit floats with an 8-bit float scale, groups of 16; for MLX"),
 )
+
+
+class MLXFloat8(MLXWeights):
+    """mode 'mxfp8': E4M3 bytes, four a word, and a power of two for each 32 of them, `scales` U8."""
+
+    mode = "mxfp8"
+    bits = 8
+    numbers: Float8
+
+    def __init__(self) -> None:
+        numbers = Float8(size=32, scale=ElementType.F8_E8M0)
+        summary = "8-bit floats, a power of two as scale, groups of 32; for MLX"
+        super().__init__("mlx-mxfp8", numbers, "four bytes a 32-bit word", summary, family="mlx-mxfp8")
+
+    def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
+        *outer, k = shape
+        rows = prod(outer)
+        return (
+            Part("", "U32", (*outer, k // 4), rows * k),
+            Part(".scales", "U8", (*outer, k // 32), rows * k // 32, columns=Axis(1, 32)),
+        )
+
+    def pack(self, codes: Codes) -> tuple[np.ndarray, ...]:
+        return as_bytes(codes.codes), as_bytes(codes.scales)
+
+    def unpack(self, parts: Sequence[np.ndarray], rows: int, columns: int) -> Codes:
+        return Codes(parts[0].reshape(rows, columns), parts[1].reshape(rows, columns // 32))
+
+
+MLX_FLOATS: tuple[MLXFloat4 | MLXFloat8, ...] = (*MLX_FLOAT4, MLXFloat8())
 MLX: tuple[MLXWeights, ...] = (
     *(MLXAffine(bits, group) for bits in MLX_BITS for group in MLX_GROUPS),
-    *MLX_FLOAT4,
+    *MLX_FLOATS,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from core.checkpoint.base import Checkpoint
 from core.contract import ElementType
 from core.errors import UserError
-from core.formats.mlx import MLX_BITS, MLX_FLOAT4, MLXAffine, MLXWeights
+from core.formats.mlx import MLX_BITS, MLX_FLOATS, MLXAffine, MLXWeights
 from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, packed_weight
 from core.tensor_info import TensorInfo
 
@@ -48,7 +48,7 @@ def _format(config: Mapping[str, Any], base: str, codes: TensorInfo, scales: Ten
     if mode == "affine" and bits in MLX_BITS and group > 0 and scales.dtype in _SCALES:
         form = MLXAffine(bits, group, _SCALES[scales.dtype])
     elif scales.dtype == "U8":
-        form = next((f for f in MLX_FLOAT4 if (f.mode, f.bits, f.numbers.group) == (mode, bits, group)), None)
+        form = next((f for f in MLX_FLOATS if (f.mode, f.bits, f.numbers.group) == (mode, bits, group)), None)
     if form is None:
         raise UserError(
             f"'{codes.name}' is stored in MLX's mode '{mode}' with {bits} bits in groups of {group} and "

@@ -117,7 +117,7 @@ def test_the_list_is_whole() -> None:
     schemes |= {f"awq-{g}" for g in ("g32", "g64", "g128")}
     schemes |= {f"mlx-{b}bit-{g}" for b in (2, 3, 4, 5, 6, 8) for g in ("g32", "g64", "g128")}
     schemes |= {"w8a8", "fp8-dynamic", "fp8-static", "fp8-block", "mxfp8", "hf-fp8", "modelopt-fp8"}
-    schemes |= {"mlx-mxfp4", "mlx-nvfp4"}
+    schemes |= {"mlx-mxfp4", "mlx-nvfp4", "mlx-mxfp8"}
     schemes |= {f"hqq-{b}bit-{g}" for b in (2, 3, 4, 8) for g in ("g32", "g64", "g128")}
     assert {name for container, name in names if container == "safetensors"} == schemes | BNB | set(PLAIN_KINDS)
 
