@@ -14,6 +14,7 @@ from core.checkpoint.base import Checkpoint, Columns
 from core.checkpoint.reading import column_range, row_range
 from core.errors import UserError
 from core.packed.find import find_packed
+from core.packed.mlx import plain_experts
 from core.packed.weight import PackedWeight
 from core.roles import parse_name
 from core.tensor_info import TensorInfo
@@ -44,12 +45,13 @@ class UnpackedCheckpoint(Checkpoint):
         place: dict[str, list[PackedWeight]] = {}
         for w in weights:
             place.setdefault(w.sources[0].name, []).append(w)
+        plain = plain_experts if weights[0].scheme == "MLX" else lambda t: (t,)
         parts = {t.name for w in weights for t in (*w.sources, *w.extra)}
         self.tensors = tuple(
             info
             for t in stored.tensors
             if t.name in place or t.name not in parts
-            for info in (map(_info, place[t.name]) if t.name in place else (t,))
+            for info in (map(_info, place[t.name]) if t.name in place else plain(t))
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ from core.contract import ElementType
 from core.errors import UserError
 from core.formats.mlx import MLX_BITS, MLX_FLOATS, MLXAffine, MLXWeights
 from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, packed_weight
+from core.roles import parse_name
 from core.tensor_info import TensorInfo
 
 _SCALES = {e.label: e for e in (ElementType.BF16, ElementType.F16, ElementType.F32)}
@@ -62,6 +64,22 @@ def _format(config: Mapping[str, Any], base: str, codes: TensorInfo, scales: Ten
             OTHER_CONFIG,
         )
     return form, columns
+
+
+def plain_experts(t: TensorInfo) -> tuple[TensorInfo, ...]:
+    """Experts that MLX keeps unquantized in one tensor, each as a tensor of its own; other tensors as they are."""
+    block, dot, part = t.name.removesuffix(".weight").rpartition(".switch_mlp.")
+    if not dot or len(t.shape) != 3:
+        return (t,)
+    part, count = _NAMED.get(block.rpartition(".")[2], {}).get(part, part), t.shape[0]
+    found = []
+    for i in range(count):
+        name, size = f"{block}.experts.{i}.{part}.weight", t.nbytes // count
+        named = parse_name(name, t.shape[1:])
+        offset = t.offset + i * size
+        own = replace(t, name=name, shape=t.shape[1:], nbytes=size, offset=offset, role=named.role)
+        found.append(replace(own, layer=named.layer, expert=named.expert, experts=named.experts))
+    return tuple(found)
 
 
 def _weights(

@@ -159,6 +159,11 @@ def stored_weights(checkpoint: Checkpoint) -> tuple[list[Stored], list[TensorInf
     if checkpoint.packed_problem:
         raise checkpoint.packed_problem
     left = {t.name: t for t in checkpoint.stored.tensors if not _UNUSED.search(t.name)}
+    shown = {t.name: t for t in checkpoint.tensors if not t.packed}
+    apart = {name: t for name, t in shown.items() if name not in left and not _UNUSED.search(name)}
+    if apart:  # matrices that the file keeps in one tensor, seen one by one
+        places = {(t.file, t.offset) for t in apart.values()}
+        left = {n: t for n, t in left.items() if n in shown or (t.file, t.offset) not in places} | apart
     found: list[Stored] = []
     for storage in (lambda _stored, _left: packed_weights(checkpoint), *STORAGES):
         claimed = storage(checkpoint.stored, left)

@@ -153,6 +153,12 @@ def test_experts_that_are_kept_are_stacked_in_16_bits(tmp_path: Path) -> None:
     arrays, before = load_file(tmp_path / "out" / "model.safetensors"), load_file(source / "model.safetensors")
     stack = arrays["model.layers.0.mlp.switch_mlp.up_proj.weight"]
     assert torch.equal(stack, torch.stack([before[f"model.layers.0.mlp.experts.{e}.up_proj.weight"] for e in range(3)]))
+    with open_checkpoint(source) as original, open_checkpoint(tmp_path / "out") as again:
+        assert {t.name for t in again.tensors} == {t.name for t in original.tensors}
+        for t in (t for t in original.tensors if ".experts." in t.name):
+            own = again.tensor(t.name)
+            assert (own.role, own.layer, own.expert) == (t.role, t.layer, t.expert)
+            assert np.array_equal(again.read_rows(own, 3, 40), original.read_rows(t, 3, 40))
 
 
 def test_experts_of_an_unknown_model_are_refused(tmp_path: Path) -> None:
