@@ -51,6 +51,9 @@ def loaded(folder: Path) -> Any:
     rounded to bfloat16, and refuses rows that blocks do not divide.
     """
     model = load(folder)
+    for parameter in model.parameters():
+        if parameter.dtype is torch.bfloat16:  # what is not quantized keeps the file's type
+            parameter.data = parameter.data.float()
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     if config["quantization_config"]["load_in_8bit"]:
         return model.dequantize(dtype=torch.float32)
