@@ -14,6 +14,8 @@ import numpy as np
 
 from core.checkpoint.dtypes import ELEMENT_BITS
 from core.contract import ElementType
+from core.errors import UserError
+from core.formats.codebook import Codebook
 from core.formats.coded import Coded
 from core.formats.numbers import Codes
 from core.inspect.bit_layout import Bits
@@ -46,6 +48,12 @@ class Window:
 def read_coded(place: Place, stored: StoredBytes, window: Window) -> GroupMap:
     """The group of a value that lies in the window."""
     form, numbers = window.form, window.form.numbers
+    if isinstance(numbers, Codebook) and (numbers.nested or place.columns % numbers.size):
+        raise UserError(
+            f"The bits of '{place.name}' are not shown: its blocks run on from row to row, or their scales are "
+            "quantized themselves.",
+            "Look at another tensor, or at another format.",
+        )
     size = numbers.group or place.columns
     group = place.column // size
     columns = (group * size, min((group + 1) * size, place.columns))

@@ -13,6 +13,8 @@ from tiny_models import write_llama
 
 from core import cli
 from core.checkpoint.opening import open_checkpoint
+from core.errors import UserError
+from core.inspect.group_map import stored_group
 from core.packed.checkpoint import UnpackedCheckpoint
 from core.progress import CancelToken
 from core.runtime.packed import packed_matrix
@@ -106,3 +108,10 @@ def test_experts_stay(tmp_path: Path) -> None:
     assert not any(".experts." in name for name in opened(made).packed)
     config = json.loads((made / "config.json").read_text(encoding="utf-8"))["quantization_config"]
     assert "model.layers.0.mlp.experts" in config["llm_int8_skip_modules"]
+
+
+def test_the_map_says_what_it_does_not_show(tmp_path: Path) -> None:
+    made = convert(write_llama(tmp_path / "m", hidden=128, ffn=128), "bnb-nf4-dq")
+    checkpoint = opened(made)
+    with pytest.raises(UserError, match="quantized themselves"):
+        stored_group(checkpoint, checkpoint.tensor(next(iter(checkpoint.packed))), 3, 70)
