@@ -24,6 +24,8 @@ _SCALES = {e.label: e for e in (ElementType.BF16, ElementType.F16, ElementType.F
 _SCALES["U8"] = ElementType.F8_E8M0
 _OWN = "Use the config.json that belongs to these weights, or download the model again."
 _TILE = (128, 128)
+_MXFP8 = (1, 32)  # the one layout whose scales may be bytes that name no type
+_ELSEWHERE = ("gptq", "gptq_marlin", "awq", "awq_marlin", "bitsandbytes", "hqq")  # methods that have no such weights
 SCHEME = "8 bits"
 
 # Of the activations and of the key-value cache: they belong to a weight, and none of its values is in them.
@@ -47,6 +49,7 @@ def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapp
         scales = [tensors[name] for name in names if name in tensors and name != t.name]
         if t.dtype in _DTYPES and t.name.endswith(".weight") and len(t.shape) == 2:
             if scales:
+                _check_kind(t, scales[0], config)
                 found.append(_weight(checkpoint, tensors, declared, t, scales))
             elif t.dtype != "I8" and (some or declared):
                 raise UserError(f"'{t.name}' has no scale, without which its values are not known.", AGAIN)
@@ -57,6 +60,22 @@ def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapp
                 "Use a checkpoint with one matrix a tensor, or the one that it was made from.",
             )
     return _with_cache_scales(found, tensors)
+
+
+def _check_kind(t: TensorInfo, scale: TensorInfo, config: Mapping[str, Any]) -> None:
+    """Raise UserError where config.json names a method without such weights, or integers for floats and vice versa."""
+    method = str(config.get("quant_method") or "").lower()
+    groups = config.get("config_groups")
+    weights = (
+        [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    )
+    kinds = {w.get("type") for w in weights if isinstance(w, Mapping)}
+    if method in ("fp8", "fbgemm_fp8"):
+        kinds = {"float"}
+    wrong = kinds == {"float" if t.dtype == "I8" else "int"}
+    if wrong or method in _ELSEWHERE:
+        said = f"8-bit {'integers' if t.dtype == 'I8' else 'floats'} with the scales '{scale.name}'"
+        raise UserError(f"'{t.name}' holds {said}, but config.json says otherwise.", _OWN)
 
 
 def _with_cache_scales(found: list[PackedWeight], tensors: Mapping[str, TensorInfo]) -> list[PackedWeight]:
@@ -97,6 +116,8 @@ def _weight(
     if declared and not any(_same(d, layout, t) for d in declared):
         raise UserError(f"'{scale.name}' has {_words(layout)}, but config.json says otherwise.", _OWN)
     height, size = layout
+    if scale.dtype == "U8" and layout != _MXFP8:
+        raise UserError(f"'{scale.name}' has {_words(layout)} in U8, which are no such scales.", AGAIN)
     if t.dtype == "I8":
         if height > 1 or kind is ElementType.F8_E8M0:
             raise UserError(f"'{t.name}' holds 8-bit integers with {_words(layout)}, which are not known here.", AGAIN)

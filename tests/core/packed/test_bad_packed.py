@@ -106,6 +106,27 @@ def test_config_names_the_method_that_the_weights_are_packed_by(target: str, pac
     assert said.endswith("but config.json says 'fp8'.")
 
 
+@pytest.mark.parametrize("method", ["gptq", "awq", "bitsandbytes", "hqq"])
+def test_8_bit_weights_are_of_a_method_that_has_them(method: str, packed: Callable, tmp_path: Path) -> None:
+    said = refused(changed(packed("fp8-dynamic"), tmp_path / "m", config=lambda c: c.update(quant_method=method)))
+    assert "_proj.weight'" in said
+
+
+@pytest.mark.parametrize("target", ["fp8-dynamic", "hf-fp8", "w8a8"])
+def test_integers_are_not_read_as_floats_nor_floats_as_integers(target: str, packed: Callable, tmp_path: Path) -> None:
+    other = torch.float8_e4m3fn if target == "w8a8" else torch.int8
+    said = refused(
+        changed(packed(target), tmp_path / "m", lambda t: t.update({main("mlx"): t[main("mlx")].view(other)}))
+    )
+    assert said.startswith(f"'{Q}.weight' holds 8-bit {'floats' if target == 'w8a8' else 'integers'}")
+
+
+def test_bytes_are_scales_of_groups_of_32_alone(packed: Callable, tmp_path: Path) -> None:
+    name = Q + ".weight_scale"
+    bare = changed(packed("fp8-dynamic"), tmp_path / "m", lambda t: t.update({name: torch.full((128, 1), 120).byte()}))
+    assert refused(bare) == f"'{name}' has a scale for each row in U8, which are no such scales."
+
+
 def test_awq_with_rows_and_columns_exchanged_is_no_gptq(packed: Callable, tmp_path: Path) -> None:
     turned = changed(
         packed("awq-g32"), tmp_path / "m", lambda t: t.update({main("awq"): t[main("awq")].T.contiguous()})
