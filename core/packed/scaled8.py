@@ -69,7 +69,7 @@ def _check_kind(t: TensorInfo, scale: TensorInfo, config: Mapping[str, Any]) -> 
     weights = (
         [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
     )
-    kinds = {w.get("type") for w in weights if isinstance(w, Mapping)}
+    kinds = {str(w.get("type")) for w in weights if isinstance(w, Mapping)}
     if method in ("fp8", "fbgemm_fp8"):
         kinds = {"float"}
     wrong = kinds == {"float" if t.dtype == "I8" else "int"}

@@ -137,6 +137,8 @@ def packed_weight(
     tensor which is missing or does not fit.
     """
     sources: list[TensorInfo] = []
+    if 0 in shape:
+        raise UserError(f"'{base}.weight' has no values.", AGAIN)
     for part in form.parts(shape):
         name = base + part.suffix if part.suffix.startswith(".") else f"{base}.weight{part.suffix}"
         found = tensors.get(name)

@@ -121,6 +121,20 @@ def test_integers_are_not_read_as_floats_nor_floats_as_integers(target: str, pac
     assert said.startswith(f"'{Q}.weight' holds 8-bit {'floats' if target == 'w8a8' else 'integers'}")
 
 
+@pytest.mark.parametrize("target", ["fp8-dynamic", "hf-fp8", "w8a8", "w4a16-g32", "nvfp4a16"])
+def test_a_weight_without_rows_is_no_weight(target: str, packed: Callable, tmp_path: Path) -> None:
+    name = main("mlx") if "8" in target else main(target)
+    assert f"'{Q}.weight" in refused(changed(packed(target), tmp_path / "m", lambda t: t.update({name: t[name][:0]})))
+
+
+@pytest.mark.parametrize("kind", [None, [], {}, [None], 4])
+def test_words_of_config_that_are_none_do_no_harm(kind: object, packed: Callable, tmp_path: Path) -> None:
+    def change(c: dict) -> None:
+        c["config_groups"]["group_0"]["weights"]["type"] = kind
+
+    assert same(changed(packed("fp8-dynamic"), tmp_path / "m", config=change), packed("fp8-dynamic"))
+
+
 def test_bytes_are_scales_of_groups_of_32_alone(packed: Callable, tmp_path: Path) -> None:
     name = Q + ".weight_scale"
     bare = changed(packed("fp8-dynamic"), tmp_path / "m", lambda t: t.update({name: torch.full((128, 1), 120).byte()}))
