@@ -234,6 +234,8 @@ def test_only_what_runs_natively(recipe, window, qtbot) -> None:  # type: ignore
     assert 0 < formats.model.rowCount() < every
     assert all(any(c.state.value == "native" for c in r.cells) for r in formats.model.rows)
     assert formats.model.row_of("TQ1_0") < 0
+    put(recipe, window, qtbot, Recipe(target="TQ1_0"))
+    assert formats.reason.text() == "", "nothing is said of a row that is not there"
     assert formats.model.row_of("w4a16-g64") >= 0
     tip = formats.model.index(formats.model.row_of("w4a16-g64"), 2).data(Qt.ItemDataRole.ToolTipRole)
     assert "As of 20" in tip

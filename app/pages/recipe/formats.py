@@ -157,6 +157,9 @@ class FormatsPanel(QWidget):
 
     def _select(self) -> None:
         row = self.model.row_of(self._recipe.target)
+        if row < 0:  # left out by the filter
+            self.reason.setText("")
+            self.view.scrollToTop()
         column = max(self.view.currentIndex().column(), 2)
         if row >= 0 and row != self.view.currentIndex().row():
             place = self.view.horizontalScrollBar().value()
