@@ -34,7 +34,10 @@ class ColorKey(QWidget):
         self._items: tuple[ColorKeyItem, ...] = ()
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Fixed)
         self.setAccessibleName("What the colours mean")
-        themes().changed.connect(lambda _theme: self.update())
+        themes().changed.connect(self._on_theme)
+
+    def _on_theme(self, _theme: object) -> None:
+        self.update()
 
     def show_items(self, items: Sequence[ColorKeyItem]) -> None:
         self._items = tuple(items)
