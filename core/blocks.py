@@ -108,9 +108,17 @@ def read_block(checkpoint: Checkpoint, t: TensorPlan, b: Block) -> np.ndarray:
 
 
 def with_options(
-    checkpoint: Checkpoint, t: TensorPlan, blocks: Sequence[Block], options: EncodeOptions, token: CancelToken
+    checkpoint: Checkpoint,
+    t: TensorPlan,
+    blocks: Sequence[Block],
+    options: EncodeOptions,
+    token: CancelToken,
+    families: dict[frozenset[str], EncodeOptions] | None = None,
 ) -> Iterator[tuple[Block, EncodeOptions]]:
-    """Each block with what it needs to know of more than its own values. Raises UserError for NaN in long rows."""
+    """Each block with what it needs to know of more than its own values. Raises UserError for NaN in long rows.
+
+    families: where one is given, what was found for tensors that are fused is kept in it for the others of the family.
+    """
 
     def pieces(of: Sequence[Block]) -> Iterator[np.ndarray]:
         for b in of:
@@ -129,7 +137,14 @@ def with_options(
     elif t.format is not None and t.format.needs_amax:
         for _, matrix in groupby(blocks, lambda b: b.start // t.shape[-2]):
             own = list(matrix)
-            fitted = t.format.fit(partial(with_fused, own), options)
+            family = frozenset((t.name, *(o.name for o in t.fused)))
+            known = families.get(family) if families is not None and t.fused else None
+            if known is None:
+                fitted = t.format.fit(partial(with_fused, own), options)
+            else:
+                fitted = replace(options, amax=known.amax, fitted=known.fitted)
+            if families is not None and t.fused:
+                families[family] = fitted
             yield from ((b, replace(fitted, threads=1)) for b in own)
     elif t.format is not None and fits_rows(t):
         for _, rows in groupby(blocks, lambda b: b.start):

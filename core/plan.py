@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from core.assign import FLOAT_DTYPES, Fate, decide
 from core.checkpoint.base import Checkpoint, Container
-from core.contract import ByteCount
+from core.contract import ByteCount, PerBlock
 from core.errors import UserError
 from core.export.layout import Layout
 from core.formats import Format
@@ -280,6 +280,12 @@ def _without_stale_scales(decided: list[_Decided]) -> list[_Decided]:
     return [(t, o) for t, o in decided if t.name not in encoded] if encoded else decided
 
 
+def _ragged(t: TensorPlan) -> bool:
+    """Whether its last tile of scales is cut."""
+    g = t.format.contract.granularity if t.format else None
+    return isinstance(g, PerBlock) and bool(t.rows % g.rows or t.columns % g.cols)
+
+
 _CACHE_SCALES = (".k_scale", ".v_scale", ".kv_scale")
 
 # Projections of one input, which runtimes make one matrix of.
@@ -382,6 +388,12 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         out.append(
             "vLLM's Marlin kernels take zero points with 4 bits only; with 8 bits it needs a Hopper GPU (Machete). "
             "The symmetric target has no such limit."
+        )
+    ragged = [t for t in plan.tensors if _ragged(t)]
+    if ragged:
+        out.append(
+            f"{len(ragged)} tensors end inside a tile of 128 × 128: the file holds them, but vLLM's and transformers' "
+            "kernels take whole tiles only; a format with a scale a row has no such limit."
         )
     if any(t.name.endswith(_CACHE_SCALES) for t in checkpoint.stored.tensors):
         out.append("The source has scales of a key-value cache in 8 bits, which are not taken over.")

@@ -316,12 +316,13 @@ def _blocks(
     inputs: Mapping[str, float],
 ) -> Iterator[tuple[Block, EncodeOptions]]:
     options = EncodeOptions(method=plan.recipe.method, threads=threads)
+    families: dict[frozenset[str], EncodeOptions] = {}
     for i, t in enumerate(plan.tensors):
         if i not in entries:
             blocks = split(i, t, threads)
             left[i] = len(blocks)
             own = replace(options, input_amax=inputs.get(t.name, 0.0))
-            yield from with_options(checkpoint, t, blocks, own, token)
+            yield from with_options(checkpoint, t, blocks, own, token, families)
 
 
 def _verify(

@@ -110,7 +110,9 @@ class Format(ABC):
 
     def fit(self, read: ReadPieces, options: EncodeOptions) -> EncodeOptions:
         """For a format that `needs_amax`: options with what has to be known of the whole matrix, from its pieces."""
-        return replace(options, amax=max((float(ops.scan(piece).amax) for piece in read()), default=0.0))
+        return replace(
+            options, amax=max((float(ops.scan(piece, options.threads).amax) for piece in read()), default=0.0)
+        )
 
     def for_numbers(self, numbers: Numbers) -> Format | None:
         """This format, with the float type that scales of these numbers have, if it can store their codes as they are:

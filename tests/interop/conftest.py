@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from interop.cases import PROMPTS, QUESTION, Converted, Source, bitsmith
 
+from core.targets import find_target
+
 
 @pytest.fixture(scope="session")
 def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str], Converted]:
@@ -18,7 +20,7 @@ def converted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path, str],
     def convert(source: Path, target: str) -> Converted:
         key = (source, target)
         if key not in made:
-            path = folder / (f"{source.stem}-{target}" + ("" if target.startswith("w") else ".gguf"))
+            path = folder / (f"{source.stem}-{target}" + ("" if find_target(target).is_folder else ".gguf"))
             plan = bitsmith("plan", source, "--to", target)
             made[key] = Converted(path, plan, bitsmith("convert", source, "--to", target, "-o", path))
         return made[key]

@@ -9,15 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from job_help import convert
+from compressed_tensors.quantization import QuantizationConfig
+from job_help import convert, drive
 from safetensors.torch import load_file, save_file
 from tiny_models import write_llama
 
 from core.checkpoint import open_checkpoint
 from core.errors import UserError
+from core.export.compressed_tensors import quantization_config
+from core.formats import find_format
+from core.formats.scaled8 import SCALED8
 from core.plan import Action, make_plan
 from core.progress import CancelToken
-from core.recipe import Recipe
+from core.recipe import Recipe, Rule
+from core.run import run
 from core.runtime.reading import Reading
 from core.runtime.storage import stored_weights
 from kernels.matrix import read_rows
@@ -348,6 +353,47 @@ def test_the_same_numbers_move(name: str, target: str, tmp_path: Path) -> None:
             given = weight.removesuffix(".weight") + ".input_scale"
             assert given not in after or float(after[given]) == float(before[given])
     assert (Q.removesuffix(".weight") + ".input_scale" in after) == (target in ("fp8-static", "modelopt-fp8"))
+
+
+def test_a_folder_of_several_schemes(tmp_path: Path) -> None:
+    """compressed-tensors names the weights of each; what one folder of the others can not say is refused."""
+    source = write_llama(tmp_path / "model")
+    rules = (Rule("down_proj", "fp8-dynamic"), Rule("up_proj", "w8a8"), Rule("k_proj", "fp8-block"))
+    recipe = Recipe("w4a16-g64", rules=rules)
+    with open_checkpoint(source) as checkpoint:
+        plan = make_plan(checkpoint, recipe)
+        drive(run(plan, checkpoint, tmp_path / "out", CancelToken()))
+        assert any("end inside a tile" in w for w in make_plan(checkpoint, Recipe("hf-fp8")).warnings) is False
+        with pytest.raises(UserError, match="can not stand in a folder for fp8"):
+            make_plan(checkpoint, Recipe("hf-fp8", rules=(Rule("down_proj", "fp8-block"),)))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert config["format"] == "mixed-precision"
+    assert {g["format"] for g in config["config_groups"].values()} == {
+        "pack-quantized", "int-quantized", "float-quantized"
+    }  # fmt: skip
+    QuantizationConfig.model_validate(config)
+    with open_checkpoint(tmp_path / "out") as made:
+        assert not made.packed_problem
+        kinds = {t.name.split(".")[-2]: t.dtype for t in made.tensors if t.packed}
+    assert kinds["down_proj"] == "fp8 e4m3 per row"
+    assert kinds["up_proj"] == "int8 per row"
+    assert kinds["k_proj"] == "fp8 e4m3 128×128"
+    assert kinds["q_proj"] == "int4 g64"
+
+
+@pytest.mark.parametrize("target", [f.name for f in SCALED8 if f.ecosystem == "compressed-tensors"])
+def test_the_library_takes_the_config(target: str, tmp_path: Path) -> None:
+    """compressed-tensors refuses keys that it does not know; what it reads is what was meant."""
+    source = write_llama(tmp_path / "model")
+    with open_checkpoint(source) as checkpoint:
+        form = find_format(target, "safetensors")
+        config = quantization_config(checkpoint.tensors, {Q: form})
+    read = QuantizationConfig.model_validate(json.loads(json.dumps(config)))
+    (group,) = read.config_groups.values()
+    assert group.weights.num_bits == 8
+    assert group.weights.strategy == {1: "channel", 0: "tensor", 128: "block"}[form.numbers.tile] or target == "mxfp8"
+    dynamic = {"w8a8": True, "fp8-static": False}.get(target, True)
+    assert group.input_activations.dynamic is dynamic
 
 
 @pytest.mark.parametrize(
