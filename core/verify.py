@@ -34,7 +34,9 @@ class Health:
 
 
 def verify_alone(checkpoint: Checkpoint, token: CancelToken) -> Health:
-    """Decode every tensor of a checkpoint. Raises UserError when the file is short or a block can not be decoded."""
+    """Decode every tensor of a checkpoint. Raises UserError when the file is short or a weight can not be decoded."""
+    if checkpoint.packed_problem:
+        raise checkpoint.packed_problem
     values = nonfinite = 0
     zero = []
     for t in checkpoint.tensors:

@@ -22,6 +22,8 @@ _NAMED = {"block_sparse_moe": {"gate_proj": "w1", "down_proj": "w2", "up_proj": 
 
 def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapping[str, Any]) -> list[PackedWeight]:
     """Weights of an MLX folder. Raises UserError that names a tensor whose parts are missing or contradict config."""
+    said = checkpoint.config.get("quantization")  # what mlx-lm reads, whatever stands beside it
+    config = said if isinstance(said, Mapping) and said else config
     found: list[PackedWeight] = []
     for t in tensors.values():
         base, ending = t.name.removesuffix(".scales"), ".scales"

@@ -18,6 +18,7 @@ from core.plan import make_plan
 from core.progress import CancelToken
 from core.recipe import Recipe
 from core.run import run
+from core.verify import verify_alone
 
 Tensors = dict[str, torch.Tensor]
 Q = "model.layers.0.self_attn.q_proj"
@@ -133,6 +134,25 @@ def test_words_of_config_that_are_none_do_no_harm(kind: object, packed: Callable
         c["config_groups"]["group_0"]["weights"]["type"] = kind
 
     assert same(changed(packed("fp8-dynamic"), tmp_path / "m", config=change), packed("fp8-dynamic"))
+
+
+def test_a_damaged_output_is_not_verified(packed: Callable, tmp_path: Path) -> None:
+    for target in ("awq-g32", "gptq-4bit-g32-asym", "w4a16-g32"):
+        name = main(target)
+        damaged = changed(packed(target), tmp_path / target, lambda t, name=name: t.pop(name))
+        with open_checkpoint(damaged) as checkpoint, pytest.raises(UserError, match=Q):
+            verify_alone(checkpoint, CancelToken())
+
+
+def test_mlx_is_read_by_the_words_that_mlx_reads(packed: Callable, tmp_path: Path) -> None:
+    folder = changed(packed("mlx-4bit-g32"), tmp_path / "m")
+    words = json.loads((folder / "config.json").read_text())
+    words["quantization_config"] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    (folder / "config.json").write_text(json.dumps(words))
+    assert same(folder, packed("mlx-4bit-g32"))
+    words["quantization"]["bits"] = 8
+    (folder / "config.json").write_text(json.dumps(words))
+    assert "are not 8 bits in groups of 32" in refused(folder)
 
 
 def test_bytes_are_scales_of_groups_of_32_alone(packed: Callable, tmp_path: Path) -> None:
