@@ -125,7 +125,12 @@ class Gptq(Coded):
         name += ("" if symmetric else "-asym") + ("-v2" if version == 2 else "")
         kind = Integers if symmetric or version == 2 or groups else PositiveZeros
         symmetry = "symmetric" if symmetric else "asymmetric"
-        readers = "GPTQModel" if version == 2 else "GPTQModel, transformers, vLLM"
+        readers = (
+            "transformers and relatives; -v2 for GPTQModel itself"
+            if not symmetric and version == 1
+            else "GPTQModel, transformers"
+        )
+        readers += ", vLLM" if symmetric and bits in (4, 8) else ""
         super().__init__(
             name,
             kind(bits, group, symmetric, scale),

@@ -19,6 +19,7 @@ from tiny_models import write_llama
 from core.checkpoint import open_checkpoint
 
 pytestmark = pytest.mark.interop
+torch.set_num_threads(max(torch.get_num_threads(), 2))  # its pools ask for two when it is imported
 THERE = importlib.util.find_spec("gptqmodel") is not None
 TARGETS = (
     "gptq-4bit-g128", "gptq-2bit-g32", "gptq-3bit-g64", "gptq-8bit-channel", "gptq-4bit-g128-asym-v2",
@@ -27,8 +28,7 @@ TARGETS = (
 
 
 def source_model(folder: Path) -> Path:
-    """Its loader asks for a padding token inside the vocabulary, and its pool for two threads."""
-    torch.set_num_threads(2)
+    """Its loader asks for a padding token inside the vocabulary."""
     write_llama(folder, tied=False)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 1}), encoding="utf-8")
