@@ -35,6 +35,7 @@ _PARTS = (
     *(".weight_global_scale", ".weight_scale_2", ".weight_scale_inv", ".pre_quant_scale"),
     *("_proj_blocks", "_proj_scales", ".SCB", ".weight.absmax", ".weight.quant_map", ".W_q"),
 )
+_CODES = ("I8", "U8", "I16", "U16", "I32", "U32")  # in which no model has its values
 _OWN = (".qweight", ".weight_packed", "_proj_blocks")  # those by which a weight of the schemes above is known
 
 
@@ -81,3 +82,6 @@ def _check_left(left: Mapping[str, TensorInfo], found: Sequence[PackedWeight]) -
     lost = next((name for name in left if name.endswith(_PARTS if found else _OWN)), None)
     if lost is not None:
         raise UserError(f"'{lost}' is part of a packed weight, and what else of it is there does not fit it.", AGAIN)
+    for t in left.values() if found else ():
+        if t.dtype in _CODES and len(t.shape) > 1 and t.name.endswith(".weight"):
+            raise UserError(f"'{t.name}' holds {t.dtype}, and no scales say what its values are.", AGAIN)

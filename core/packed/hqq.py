@@ -102,7 +102,14 @@ def _weight(
     if bits is None or shape is None:
         missing = "nbits" if bits is None else "shape"
         raise UserError(f"'{name}' can not be read without '{base}.{missing}', which is not there.", AGAIN)
-    if bits not in PACKINGS or axis not in (0, 1) or len(shape) != 2 or said["packing"] != PACKINGS[bits]:
+    numbers = (bits, axis, *(shape if isinstance(shape, tuple | list) else (shape,)), said["group_size"] or 1)
+    if not all(type(n) is int and n >= 0 for n in numbers):
+        raise UserError(
+            f"'{name}' has bits, axis, shape and group size {bits!r}, {axis!r}, {shape!r} and {said['group_size']!r}, "
+            "which are not all whole numbers.",
+            AGAIN,
+        )
+    if bits not in PACKINGS or axis not in (0, 1) or len(numbers) != 5 or said["packing"] != PACKINGS[bits]:
         raise UserError(
             f"'{name}' has {bits} bits along axis {axis} in '{said['packing']}', which is not known here.", AGAIN
         )

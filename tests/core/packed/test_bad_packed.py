@@ -136,6 +136,17 @@ def test_words_of_config_that_are_none_do_no_harm(kind: object, packed: Callable
     assert same(changed(packed("fp8-dynamic"), tmp_path / "m", config=change), packed("fp8-dynamic"))
 
 
+@pytest.mark.parametrize("target", ["w8a8", "mlx-mxfp4", "mlx-4bit-g32", "fp8-dynamic", "bnb-int8"])
+def test_codes_are_not_taken_for_values(target: str, packed: Callable, tmp_path: Path) -> None:
+    """Without its scales a weight of integers is no weight, whatever a file of another kind would make of them."""
+
+    def drop(t: Tensors) -> None:
+        for part in (".weight_scale", ".scales", ".biases", ".SCB", ".weight_format"):
+            t.pop(Q + part, None)
+
+    assert f"'{Q}.weight" in refused(changed(packed(target), tmp_path / "m", drop))
+
+
 def test_a_damaged_output_is_not_verified(packed: Callable, tmp_path: Path) -> None:
     for target in ("awq-g32", "gptq-4bit-g32-asym", "w4a16-g32"):
         name = main(target)
