@@ -12,7 +12,7 @@ from core.checkpoint.base import Checkpoint
 from core.contract import PerGroup, SuperBlock
 from core.errors import UserError
 from core.formats import FORMATS, Format, Method
-from core.formats.pack_quantized import PackQuantized
+from core.formats.coded import Coded
 from core.inspect.error_map import error_map
 from core.inspect.findings import Finding, FindingKind
 from core.plan import Action, Plan, TensorPlan, make_plan
@@ -239,20 +239,25 @@ def _family(now: Format) -> list[Format]:
 
 
 def _eight_bits(now: Format) -> Format | None:
-    if isinstance(now, PackQuantized):
-        same = (now.group, now.symmetric)
-        return next(
-            f for f in _family(now) if isinstance(f, PackQuantized) and f.bits == 8 and (f.group, f.symmetric) == same
-        )
-    return next((f for f in _family(now) if f.name == "Q8_0"), None)
+    """8 bits in the same groups where there are such, else any 8 bits that can stand beside it."""
+    eight = [f for f in _family(now) if f.contract.bits == 8]
+    if not isinstance(now, Coded):
+        return next((f for f in eight if f.name == "Q8_0"), None)
+    like = (type(now), _group(now), now.contract.symmetric)
+    near = sorted(eight, key=lambda f: [a != b for a, b in zip(_kind(f), like, strict=True)])
+    return near[0] if near else None
+
+
+def _kind(f: Format) -> tuple[type, int, bool]:
+    return type(f), _group(f), f.contract.symmetric
 
 
 def _finer(now: Format, shape: tuple[int, ...]) -> list[Format]:
     """The same bits in smaller groups, largest first; the same kind of zero point where there is a choice."""
     group = _group(now) or math.inf
     fitting = [f for f in _family(now) if f.contract.bits == now.contract.bits and 0 < _group(f) < group]
-    if isinstance(now, PackQuantized):
-        fitting = [f for f in fitting if f.contract.symmetric == now.contract.symmetric]
+    if isinstance(now, Coded):
+        fitting = [f for f in fitting if isinstance(f, type(now)) and f.like(now)]
     fitting.sort(key=lambda f: -_group(f))
     return [f for f in fitting if not f.accepts(shape)][:2] or fitting[:1]
 
@@ -267,8 +272,8 @@ def _no_finer(now: Format) -> str:
 def _asymmetric(now: Format, shape: tuple[int, ...]) -> Format | None:
     """The same bits with a zero point or a minimum, in groups of about the same size."""
     fitting = [f for f in _family(now) if f.contract.bits == now.contract.bits and not f.contract.symmetric]
-    if isinstance(now, PackQuantized):
-        fitting = [f for f in fitting if _group(f) == _group(now)]
+    if isinstance(now, Coded):
+        fitting = [f for f in fitting if isinstance(f, type(now)) and _group(f) == _group(now)]
     bits = now.contract.effective_bits
     return min(fitting, key=lambda f: (bool(f.accepts(shape)), abs(f.contract.effective_bits - bits)), default=None)
 
@@ -278,9 +283,11 @@ _LADDER = ("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K
 
 def _stronger(now: Format, shape: tuple[int, ...]) -> list[Format]:
     """The next two types of more bits that the rows divide into; of a folder the finest scheme of the same bits."""
-    if isinstance(now, PackQuantized):
-        fitting = [f for f in _family(now) if isinstance(f, PackQuantized) and f.bits == now.bits and f.group == 32]
-        return [f for f in fitting if not f.symmetric and f.name != now.name and not f.accepts(shape)]
+    if isinstance(now, Coded):
+        fitting = [f for f in _family(now) if type(f) is type(now) and f.contract.bits == now.contract.bits]
+        finest = min((_group(f) for f in fitting if _group(f)), default=0)
+        fitting = [f for f in fitting if _group(f) == finest and not f.contract.symmetric and f.name != now.name]
+        return [f for f in fitting if not f.accepts(shape)][:1]
     bits = now.contract.effective_bits
     more = [
         f for f in _family(now) if f.name in _LADDER and f.contract.bits > now.contract.bits and not f.accepts(shape)
