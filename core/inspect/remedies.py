@@ -284,7 +284,9 @@ _LADDER = ("Q2_K", "Q3_K", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_1", "Q5_K", "Q6_K
 def _stronger(now: Format, shape: tuple[int, ...]) -> list[Format]:
     """The next two types of more bits that the rows divide into; of a folder the finest scheme of the same bits."""
     if isinstance(now, Coded):
-        fitting = [f for f in _family(now) if type(f) is type(now) and f.contract.bits == now.contract.bits]
+        fitting: list[Format] = [
+            f for f in _family(now) if type(f) is type(now) and f.contract.bits == now.contract.bits
+        ]
         finest = min((_group(f) for f in fitting if _group(f)), default=0)
         fitting = [f for f in fitting if _group(f) == finest and not f.contract.symmetric and f.name != now.name]
         return [f for f in fitting if not f.accepts(shape)][:1]
