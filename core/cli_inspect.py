@@ -52,6 +52,9 @@ def inspect(args: argparse.Namespace, token: CancelToken) -> int:
     with ExitStack() as stack:
         checkpoint = stack.enter_context(open_checkpoint(args.path))
         other = stack.enter_context(open_checkpoint(args.compare)) if args.compare else None
+        for opened in filter(None, (checkpoint, other)):
+            if opened.packed_problem:
+                raise opened.packed_problem
         output = args.output
         if kind == "html" and output is None:
             output = Path(f"{Path(checkpoint.path).absolute().name}-inspect.html")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from PySide6.QtCore import QEvent, QItemSelectionModel, QObject, QPoint, QRect, QSize, Qt, QTimer, Signal
@@ -28,6 +28,7 @@ ICON_ROOM = 20
 COPY_AT_ONCE = 500  # rows: about 10 ms
 NO_ROW = "Choose a row of the table first."
 NAME_WIDTH = 160  # the first column is never narrower; the rest can be scrolled to
+LONG_NAMES = 300  # px of the first column before another one is widened
 
 
 class TablePanel(QWidget):
@@ -65,6 +66,8 @@ class TablePanel(QWidget):
         self._row_buttons: list[QPushButton] = []
         self.view = QTableView()
         self.view.setAccessibleName(name)
+        self._widths = widths
+        self._wide: tuple[int, int, int] | None = None  # a column, and the least and the wished for width of its text
         self._prepare_view(widths)
         self.totals = TotalsRow(self.view, model)
         self.totals.setVisible(totals)
@@ -166,9 +169,21 @@ class TablePanel(QWidget):
         if index.isValid():
             self.row_chosen.emit(self.model.row_at(index))
 
+    def fit_column(self, column: int, texts: Iterable[str]) -> None:
+        """Room for the longest of these, as long as the first column keeps LONG_NAMES; no less than there was."""
+        advance = self.fontMetrics().horizontalAdvance
+        self._wide = column, advance(self._widths[column]), max(map(advance, texts), default=0)
+        self.fit_first_column()
+
     def fit_first_column(self) -> None:
         header = self.view.horizontalHeader()
         others = header.length() - header.sectionSize(0)
+        if self._wide is not None:
+            column, least, wanted = self._wide
+            others -= header.sectionSize(column)
+            spare = self.view.viewport().width() - others - LONG_NAMES
+            header.resizeSection(column, max(least + CELL_PADDING, min(wanted + CELL_PADDING, spare)))
+            others += header.sectionSize(column)
         header.resizeSection(0, max(self.view.viewport().width() - others, self.name_width))
 
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:

@@ -28,6 +28,7 @@ from core.units import format_decimal, format_percent
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
 
+TYPE = 4  # the column of types, whose names may be long: 'int4 g64 asymmetric'
 WIDTHS = ("", "feed-forward gate-up", "99", "128 256 × 14 336", "Q4_K_M", "99 999.999")
 CARDS_HEIGHT = 216
 LOOK_DELAY = 100  # ms: the first picture goes before the search of the disk and the libraries it loads
@@ -184,6 +185,7 @@ class LoadedView(QWidget):
             self.summary.show_session(session)
             self.table.filter.clear()
             self.table.model.set_rows(checkpoint.tensors)
+            self.table.fit_column(TYPE, {t.dtype for t in checkpoint.tensors})
         self._show_findings(session.findings)
 
     def forget(self) -> None:
