@@ -62,7 +62,7 @@ def test_description_holds_the_key_numbers(plot: ErrorHistogram, three: list[His
         "SNR 20.6 dB",
         "4000 errors",
         "5000 weights",
-        f"between {three[1].edges[0]:.4g} and",
+        f"between {format_number(three[1].edges[0])} and",
         "3 values are not finite",
     ):
         assert part in words
@@ -86,7 +86,7 @@ def test_read_out_gives_the_exact_count(plot: ErrorHistogram) -> None:
     one = HistogramSeries("Q4_0", [-2.0, -1.0, 0.0, 1.0, 2.0], [1, 5, 12345, 2])
     plot.set_series(TITLE, [one])
     assert "12\u202f345 values in 0 … 1" in plot.read_out(0.5)
-    assert "5 values in -1 … 0" in plot.read_out(-0.5)
+    assert "5 values in −1 … 0" in plot.read_out(-0.5)
     assert plot.read_out(9.0) == "No values at 9"
 
 

@@ -120,7 +120,7 @@ def test_comparison_and_markdown() -> None:
 
 def test_numbers_as_people_read_them() -> None:
     assert number_text(None, "s") == "not measured"
-    assert number_text(0.5, "") == "0.5"
+    assert number_text(0.5, "") == "0.50 ×"
     assert number_text(0.01234, "J") == "0.0123 J"
     assert number_text(2e9, "B/s") == "2.00 GB/s"
     assert number_text(12.0, "tokens") == "12"
