@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QFileDialog, QPushButton
 from app.plots import ErrorHistogram, HistogramSeries
 from app.services import Services
 from app.theme import DARK, LIGHT
+from core.units import format_number
 
 TITLE = "Error of layers.0.mlp.down_proj"
 
