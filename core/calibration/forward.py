@@ -1,0 +1,468 @@
+"""Runs a decoder block by block over many samples at once; weights come block by block and may be changed in between.
+
+The steps are those of `core.runtime.decoder`, so every family that the engine runs is run here. Between two blocks only
+the residual stream is kept. A block runs in spans of steps that end where a product begins: there a visitor sees the
+product's input over all samples, and may replace the weights that it is multiplied with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from core.checkpoint.base import Checkpoint
+from core.errors import UserError
+from core.methods.transform import BlockWeights
+from core.models.config import DecoderConfig
+from core.progress import CancelToken
+from core.runtime.decoder import DecoderWeights, decoder_program
+from core.runtime.load import decoder_config
+from core.runtime.reading import Conversion
+from core.runtime.weights import ReadProgress, Slot, WeightPlan, plan_weights, read_weights
+from core.threads import worker_count
+from kernels import matrix, ops
+from kernels.matrix import Activations, Matrix
+from kernels.program import ActMul, Add, Attention, Embed, Experts, Linear, Norm, Program, Rope, SoftCap, Split, Step
+
+_PIECE_VALUES = 8 << 20  # float32 values of a step's widest buffer that are computed at a time
+_BLOCK = 4 << 20  # weights that are read at a time
+
+
+@dataclass(frozen=True)
+class Product:
+    """The weights that meet one input, before they do.
+
+    names: of the matrices, 'blk.3.attn_q.weight' …, all [·, K]. rows: how many tokens meet them; 0 for an expert that
+    none was sent to. pieces() → float32 [R, K] in order; full() → the same rows of the stream that was never changed,
+    or None without one.
+    """
+
+    names: tuple[str, ...]
+    columns: int
+    rows: int
+    pieces: Callable[[], Iterator[np.ndarray]]
+    full: Callable[[], Iterator[np.ndarray]] | None = None
+
+
+class Visitor(Protocol):
+    """What is done at each product of a block, in the order of the computation."""
+
+    def product(self, product: Product, weights: BlockWeights) -> None: ...
+
+
+class Nothing:
+    """A visitor that lets everything pass."""
+
+    def product(self, product: Product, weights: BlockWeights) -> None:
+        pass
+
+
+@dataclass
+class _Stream:
+    """One set of weights and what it has computed: buffers by number, float32 [rows, width]."""
+
+    weights: BlockWeights
+    buffers: dict[int, torch.Tensor]
+    packed: dict[str, tuple[np.ndarray, Matrix]] = field(default_factory=dict)
+
+    def matrix(self, name: str, exact: bool) -> Matrix:
+        """The weights in the engine's layout; packed anew when they have been replaced."""
+        values = self.weights.matrices[name]
+        known = self.packed.get(name)
+        if known is None or known[0] is not values:
+            known = self.packed[name] = (values, _packed(values, exact))
+        return known[1]
+
+
+class BlockForward:
+    """Samples of a text in a decoder, block by block.
+
+    ids: int32 [S, L]. exact: products in float32; otherwise weights and inputs are rounded to bfloat16, and sums are
+    float32. Raises UserError for a model that the runtime has no decoder for.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, ids: np.ndarray, token: CancelToken, exact: bool = False) -> None:
+        self.config: DecoderConfig = decoder_config(checkpoint)
+        self.plan: WeightPlan = plan_weights(checkpoint, self.config)
+        self.ids, self.exact = np.ascontiguousarray(ids, np.int32), exact
+        self._token = token
+        self._slots = {slot.name: slot for slot in self.plan.slots}
+        self._program = self._shape()
+        self._layers = _by_layer(self._program)
+        self._residual = 0  # buffer number; the first that `decoder_program` makes
+        torch.set_num_threads(worker_count())
+        self.hidden: torch.Tensor = torch.empty(0)
+        self.full: torch.Tensor | None = None  # the residual stream of the unchanged weights, where it is followed too
+
+    @property
+    def layers(self) -> int:
+        return self.config.layers
+
+    @property
+    def slots(self) -> Mapping[str, Slot]:
+        """Where each weight of the decoder is stored."""
+        return self._slots
+
+    def embed(self, follow_full: bool = False, table: np.ndarray | None = None) -> None:
+        """Begin: hidden = scaled rows of the embedding [V, D], the model's own where none is given."""
+        tokens, places = np.unique(self.ids.reshape(-1), return_inverse=True)
+        if table is None:
+            slot = self._slots["token_embd.weight"]
+            rows = np.concatenate(
+                [slot.stored.values(slot.start + int(t), slot.start + int(t) + 1).reshape(1, -1) for t in tokens]
+            )
+        else:
+            rows = table[tokens]
+        scale = next(s.scale for s in self._program.steps if isinstance(s, Embed))
+        self.hidden = torch.from_numpy(np.ascontiguousarray(rows[places] * np.float32(scale)))
+        self.full = self.hidden.clone() if follow_full else None
+
+    def load(self, layer: int) -> BlockWeights:
+        """A block's weights, decoded."""
+        return self._read(f"blk.{layer}.")
+
+    def load_outer(self) -> BlockWeights:
+        """What is in no block: the embedding, the head where it is its own, the last norm."""
+        return self._read("")
+
+    def run(
+        self,
+        layer: int,
+        weights: BlockWeights,
+        visitor: Visitor | None = None,
+        originals: BlockWeights | None = None,
+        advance: bool = True,
+    ) -> None:
+        """One block over all samples. originals: the weights that `full` is computed with, when it is followed.
+
+        advance: whether the residual stream goes on; otherwise the block was run to be looked at.
+        """
+        visitor = visitor or Nothing()
+        streams = [_Stream(weights, {self._residual: self.hidden if advance else self.hidden.clone()})]
+        if self.full is not None and originals is not None:
+            streams.append(_Stream(originals, {self._residual: self.full if advance else self.full.clone()}))
+        spans = _spans(self._layers[layer], self._residual)
+        for span in spans:
+            first = span.steps[0]
+            if isinstance(first, Linear):
+                visitor.product(self._product(streams, span.names, first.x), weights)
+            if isinstance(first, Experts):
+                self._experts(streams, first, span.names, visitor)
+                continue
+            for stream in streams:
+                self._run_span(stream, span)
+        if advance:
+            self.hidden = streams[0].buffers[self._residual]
+            if len(streams) > 1:
+                self.full = streams[1].buffers[self._residual]
+
+    def head_input(self, gain: np.ndarray | None = None) -> Iterator[np.ndarray]:
+        """What the head is multiplied with after the last block, float32 [R, D], sample by sample."""
+        norm = next(s for s in reversed(self._program.steps) if isinstance(s, Norm))
+        gain = norm.gain if gain is None else gain
+        for piece in self.hidden.split(self.ids.shape[1]):
+            self._token.check()
+            yield _norm(piece, gain, norm.eps, 1).numpy()
+
+    # ------------------------------------------------------------------------------------------------- inside
+
+    def _shape(self) -> Program:
+        """The steps, with matrices that have names and sizes only."""
+        vectors = replace(self.plan, slots=tuple(s for s in self.plan.slots if s.is_vector))
+        read = _finished(read_weights(vectors, self._token))
+        matrices = {
+            s.name: Matrix(s.shape[0], s.shape[1], "", _Named(s.name)) for s in self.plan.slots if not s.is_vector
+        }
+        return decoder_program(
+            self.config, replace(read, matrices=matrices), self.ids.shape[1], 1, Activations.EXACT, "F32"
+        )
+
+    def _read(self, prefix: str) -> BlockWeights:
+        found = BlockWeights({}, {})
+        for slot in self.plan.slots:
+            if not slot.name.startswith(prefix) or (not prefix and slot.name.startswith("blk.")):
+                continue
+            if slot.is_vector:
+                values = slot.stored.values(0, 1).reshape(-1)[slot.start : slot.stop] + np.float32(slot.add)
+                found.vectors[slot.name] = np.ascontiguousarray(values, np.float32)
+                continue
+            step = max(1, _BLOCK // slot.shape[1])
+            out = np.empty(slot.shape, np.float32)
+            for at in range(0, slot.shape[0], step):
+                self._token.check()
+                stop = min(at + step, slot.shape[0])
+                out[at:stop] = slot.stored.values(slot.start + at, slot.start + stop).reshape(stop - at, -1)
+            if not np.isfinite(out).all():
+                raise UserError(
+                    f"'{slot.stored.name}' holds NaN or infinite values, so the model can not be run.",
+                    "The checkpoint is damaged: get it again.",
+                )
+            found.matrices[slot.name] = out
+        return found
+
+    def _chunk(self, width: int) -> int:
+        """Rows of whole samples that are computed at a time."""
+        length = self.ids.shape[1]
+        return max(1, _PIECE_VALUES // (length * width)) * length
+
+    def _product(self, streams: list[_Stream], names: tuple[str, ...], x: int) -> Product:
+        def pieces(stream: _Stream) -> Callable[[], Iterator[np.ndarray]]:
+            held = stream.buffers[x]
+
+            def read() -> Iterator[np.ndarray]:
+                for piece in held.split(self._chunk(held.shape[1])):
+                    self._token.check()
+                    yield piece.numpy()
+
+            return read
+
+        full = pieces(streams[1]) if len(streams) > 1 else None
+        held = streams[0].buffers[x]
+        return Product(names, held.shape[1], len(held), pieces(streams[0]), full)
+
+    def _run_span(self, stream: _Stream, span: _Span) -> None:
+        rows = len(stream.buffers[self._residual])
+        widest = max(self._program.widths[b] for s in span.steps for b in _touched(s))
+        size = self._chunk(widest)
+        kept = {
+            b: torch.empty((rows, self._program.widths[b])) for b in span.live - {self._residual} if b in span.written
+        }
+        for start in range(0, rows, size):
+            self._token.check()
+            part = {b: t[start : start + size] for b, t in stream.buffers.items()}
+            for step, label in zip(span.steps, span.labels, strict=True):
+                self._step(step, label, stream, part)
+            for b, whole in kept.items():
+                whole[start : start + size] = part[b]
+        stream.buffers = {b: kept.get(b, t) for b, t in (stream.buffers | kept).items() if b in span.live}
+
+    def _step(self, step: Step, label: str, stream: _Stream, part: dict[int, torch.Tensor]) -> None:
+        if isinstance(step, Linear):
+            for weight, out in zip(step.weights, step.outs, strict=True):
+                y = self._multiply(stream, _name(weight), part[step.x])
+                if step.accumulate:
+                    part[out] += y
+                else:
+                    part[out] = y
+        elif isinstance(step, Norm):
+            y = _norm(part[step.x], stream.weights.vectors[label + ".weight"], step.eps, step.heads)
+            if step.out == self._residual:
+                part[step.out].copy_(y)
+            else:
+                part[step.out] = y
+        elif isinstance(step, Rope):
+            part[step.x] = _rotate(part[step.x], step, self.ids.shape[1])
+        elif isinstance(step, Attention):
+            part[step.out] = _attend(part[step.q], part[step.k], part[step.v], step, self.ids.shape[1])
+        elif isinstance(step, ActMul):
+            part[step.out] = _activate(step.kind, part[step.gate]) * part[step.up]
+        elif isinstance(step, Add):
+            part[step.out] += part[step.x]
+        elif isinstance(step, Split):
+            for out, piece in zip(step.outs, part[step.x].split(list(step.widths), dim=1), strict=True):
+                part[out] = piece.contiguous()
+        elif isinstance(step, SoftCap):
+            part[step.x] = step.cap * torch.tanh(part[step.x] / step.cap)
+        else:
+            raise TypeError(type(step).__name__)
+
+    def _multiply(self, stream: _Stream, name: str, x: torch.Tensor) -> torch.Tensor:
+        """x · weightᵀ + bias, float32 [R, N]."""
+        y = matrix.product(x.numpy(), stream.matrix(name, self.exact), Activations.FAST, worker_count())
+        bias = stream.weights.vectors.get(name.removesuffix(".weight") + ".bias")
+        return torch.from_numpy(y if bias is None else y + bias)
+
+    def _experts(self, streams: list[_Stream], step: Experts, names: tuple[str, ...], visitor: Visitor) -> None:
+        """Expert by expert over all samples; the tokens that one is sent are those of its own stream."""
+        for number, stream in enumerate(streams):
+            logits = stream.buffers[step.logits]
+            shares = torch.softmax(logits, dim=1)
+            chosen = torch.argsort(logits, dim=1, descending=True, stable=True)[:, : step.used]
+            scores = torch.gather(shares, 1, chosen)
+            if step.normalized:
+                scores = scores / scores.sum(dim=1, keepdim=True)
+            x, out = stream.buffers[step.x], stream.buffers[step.out]
+            for expert in range(len(step.gates)):
+                self._token.check()
+                rows, places = torch.nonzero(chosen == expert, as_tuple=True)
+                gate, up, down = (_name(m[expert]) for m in (step.gates, step.ups, step.downs))
+                given = x[rows]
+                if number == 0:
+                    visitor.product(_rows_of(given, (gate, up)), stream.weights)
+                inner = _activate(step.kind, self._multiply(stream, gate, given)) * self._multiply(stream, up, given)
+                if number == 0:
+                    visitor.product(_rows_of(inner, (down,)), stream.weights)
+                if len(rows):
+                    out[rows] += scores[rows, places][:, None] * self._multiply(stream, down, inner)
+            stream.buffers = {self._residual: out}
+
+
+def _finished(reading: Generator[ReadProgress, None, tuple[DecoderWeights, tuple[Conversion, ...]]]) -> DecoderWeights:
+    while True:
+        try:
+            next(reading)
+        except StopIteration as stop:
+            return stop.value[0]
+
+
+class _Named:
+    """Stands for a matrix whose values come later: `kernels.matrix.Stored`."""
+
+    kind = "float"
+    nbytes = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        raise NotImplementedError(self.name)
+
+
+def _name(weight: Matrix) -> str:
+    assert isinstance(weight.stored, _Named)
+    return weight.stored.name
+
+
+def _rows_of(x: torch.Tensor, names: tuple[str, ...]) -> Product:
+    return Product(names, x.shape[1], len(x), lambda: iter([x.numpy()] if len(x) else []))
+
+
+def _packed(values: np.ndarray, exact: bool) -> Matrix:
+    dtype = "F32" if exact else "BF16"
+
+    def read(start: int, stop: int) -> np.ndarray:
+        return ops.from_float32(values[start:stop], dtype)
+
+    return matrix.from_elements(dtype, values.shape[0], values.shape[1], read)
+
+
+# ----------------------------------------------------------------------------------------------------- spans of steps
+
+
+@dataclass(frozen=True)
+class _Span:
+    """Steps that run together for a chunk of samples. live: buffers that are read after it; written: by it."""
+
+    steps: tuple[Step, ...]
+    labels: tuple[str, ...]
+    names: tuple[str, ...]  # of the matrices of a product that it begins with
+    live: frozenset[int]
+    written: frozenset[int]
+
+
+def _by_layer(program: Program) -> list[list[tuple[Step, str]]]:
+    layers: dict[int, list[tuple[Step, str]]] = {}
+    for step, label in zip(program.steps, program.labels, strict=True):
+        if label.startswith("blk."):
+            layers.setdefault(int(label.split(".")[1]), []).append((step, label))
+    return [layers[i] for i in sorted(layers)]
+
+
+def _spans(steps: list[tuple[Step, str]], residual: int) -> list[_Span]:
+    starts = [i for i, (step, _) in enumerate(steps) if isinstance(step, Linear | Experts)]
+    cuts = sorted({0, *starts, *(i + 1 for i, (step, _) in enumerate(steps) if isinstance(step, Experts)), len(steps)})
+    live = frozenset({residual})
+    spans = []
+    for start, stop in reversed(list(pairwise(cuts))):
+        some = steps[start:stop]
+        written = frozenset(b for step, _ in some for b in _writes(step))
+        first = some[0][0]
+        names: tuple[str, ...] = ()
+        if isinstance(first, Linear):
+            names = tuple(_name(w) for w in first.weights)
+        elif isinstance(first, Experts):
+            names = tuple(_name(w) for w in (*first.gates, *first.ups, *first.downs))
+        spans.append(_Span(tuple(s for s, _ in some), tuple(label for _, label in some), names, live, written))
+        for step, _ in reversed(some):
+            live = (live - set(_writes(step))) | set(_reads(step)) | {residual}
+    return spans[::-1]
+
+
+def _reads(step: Step) -> tuple[int, ...]:
+    match step:
+        case Linear():
+            return (step.x, *step.outs) if step.accumulate else (step.x,)
+        case Attention():
+            return (step.q, step.k, step.v)
+        case ActMul():
+            return (step.gate, step.up)
+        case Add():
+            return (step.x, step.out)
+        case Experts():
+            return (step.x, step.logits, step.out)
+        case Embed():
+            return ()
+        case _:
+            return (step.x,)
+
+
+def _writes(step: Step) -> tuple[int, ...]:
+    match step:
+        case Linear() | Split():
+            return step.outs
+        case Rope() | SoftCap():
+            return (step.x,)
+        case _:
+            return (step.out,)
+
+
+def _touched(step: Step) -> tuple[int, ...]:
+    return (*_reads(step), *_writes(step))
+
+
+# ----------------------------------------------------------------------------------------------------- single steps
+
+
+def _norm(x: torch.Tensor, gain: np.ndarray, eps: float, heads: int) -> torch.Tensor:
+    rows = x.view(len(x), heads, -1)
+    return functional.rms_norm(rows, (rows.shape[2],), torch.from_numpy(gain), eps).reshape(len(x), -1)
+
+
+def _activate(kind: str, x: torch.Tensor) -> torch.Tensor:
+    if kind == "silu":
+        return functional.silu(x)
+    return functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
+
+
+def _rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
+    count = len(step.frequencies)
+    angle = np.arange(length)[:, None].astype(np.float64) * step.frequencies.astype(np.float64)
+    cos, sin = (torch.from_numpy((step.scale * f(angle)).astype(np.float32))[None, :, None] for f in (np.cos, np.sin))
+    out = x.view(-1, length, step.heads, x.shape[1] // step.heads).clone()
+    first, second = (
+        (out[..., 0 : 2 * count : 2], out[..., 1 : 2 * count : 2])
+        if step.pairs
+        else (out[..., :count], out[..., count : 2 * count])
+    )
+    a, b = first.clone(), second.clone()
+    first.copy_(a * cos - b * sin)
+    second.copy_(b * cos + a * sin)
+    return out.reshape(x.shape)
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int) -> torch.Tensor:
+    """Each sample on its own; a token sees itself and those before it, or the last `window` of them."""
+    query, key, value = (
+        t.view(-1, length, heads, step.head_dim).transpose(1, 2)
+        for t, heads in ((q, step.heads), (k, step.kv_heads), (v, step.kv_heads))
+    )
+    share = step.heads // step.kv_heads
+    key, value = (t.repeat_interleave(share, dim=1) for t in (key, value))
+    narrow = 0 < step.window < length
+    if not narrow and not step.softcap:
+        y = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=step.scale)
+    else:
+        back = torch.arange(length)[:, None] - torch.arange(length)
+        seen = (back >= 0) & (back < (step.window or length))
+        if step.softcap:
+            scores = step.softcap * torch.tanh(step.scale * (query @ key.transpose(2, 3)) / step.softcap)
+            y = torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=3) @ value
+        else:
+            y = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=step.scale)
+    return y.transpose(1, 2).reshape(len(q), -1)

@@ -1,0 +1,85 @@
+"""Changes of weights after which the model computes the same, and is easier to quantize. The file stays plain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import numpy as np
+
+from core.formats.numbers import Numbers
+from core.models.config import DecoderConfig
+from core.progress import CancelToken
+
+
+class Transform(Enum):
+    """Those that a recipe can name, in the order in which they are applied."""
+
+    ROTATION = "rotation"
+    SMOOTHQUANT = "smoothquant"
+    AWQ = "awq"
+
+
+@dataclass(frozen=True)
+class InputStatistics:
+    """The input of one or several weights over the calibration text, in the unquantized block.
+
+    tokens: how many. mean_abs, max_abs: float32 [K], of |x|. gram: float32 [K, K], the mean of x xᵀ, or None where the
+    transform `needs_gram` not.
+    """
+
+    tokens: int
+    mean_abs: np.ndarray
+    max_abs: np.ndarray
+    gram: np.ndarray | None
+
+
+@dataclass
+class BlockWeights:
+    """The weights of one block by GGUF's names ('blk.3.attn_q.weight', 'blk.3.attn_q.bias', 'blk.3.attn_norm.weight').
+
+    matrices: float32 [N, K]; vectors: float32, gains as they are multiplied with, and biases. Whoever changes something
+    replaces entries, and never writes into one.
+    """
+
+    matrices: dict[str, np.ndarray]
+    vectors: dict[str, np.ndarray]
+
+    def copy(self) -> BlockWeights:
+        """Another set of the same entries."""
+        return BlockWeights(dict(self.matrices), dict(self.vectors))
+
+
+class BlockTransform(Protocol):
+    """One transform with its settings.
+
+    needs_statistics: of the block's inputs, by the name of each weight; needs_gram: with Gram matrices.
+    unties: whether the head can no longer be the embedding, so that the file gets a head of its own.
+    """
+
+    needs_statistics: bool
+    needs_gram: bool
+    unties: bool
+
+    def why_not(self, config: DecoderConfig) -> str:
+        """'' where a model of this kind can be transformed, else one clause that says why not."""
+        ...
+
+    def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
+        """Change what is in no block: embedding, last norm, and the head ('output.weight'), which is there when it
+        `unties`."""
+        ...
+
+    def block(
+        self,
+        config: DecoderConfig,
+        layer: int,
+        weights: BlockWeights,
+        statistics: Mapping[str, InputStatistics],
+        numbers: Mapping[str, Numbers],
+        token: CancelToken,
+    ) -> None:
+        """Change a block's weights. numbers: of the weights that will be quantized, by name."""
+        ...
