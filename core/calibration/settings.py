@@ -40,11 +40,12 @@ class CalibrationText:
     chat: bool = False
 
     def __post_init__(self) -> None:
-        for name, value, low, high in (
+        numbers: tuple[tuple[str, object, int, int], ...] = (
             ("samples", self.samples, 1, MAX_SAMPLES),
             ("length", self.length, 2, MAX_LENGTH),
             ("seed", self.seed, 0, (1 << 63) - 1),
-        ):
+        )
+        for name, value, low, high in numbers:
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise UserError(
                     f"The calibration's {name} is {value!r}.", f"Choose a whole number from {low} to {high}."
