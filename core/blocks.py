@@ -107,6 +107,12 @@ def read_block(checkpoint: Checkpoint, t: TensorPlan, b: Block) -> np.ndarray:
     return read_mapped(checkpoint, t.source, b.start, b.stop, b.columns)
 
 
+def of_reference(t: TensorPlan, reference: Checkpoint) -> TensorPlan:
+    """The same tensor, read from another checkpoint that has it."""
+    pieces = tuple(replace(p, tensor=reference.tensor(p.tensor.name)) for p in t.source.pieces)
+    return replace(t, source=replace(t.source, pieces=pieces))
+
+
 def with_options(
     checkpoint: Checkpoint,
     t: TensorPlan,
@@ -162,9 +168,16 @@ class BlockWorker:
     """Runs blocks of one plan. Thread-safe: every call reads and writes its own byte ranges."""
 
     def __init__(
-        self, checkpoint: Checkpoint, tensors: tuple[TensorPlan, ...], parts: tuple[PlacedPart, ...], files: OutputFiles
+        self,
+        checkpoint: Checkpoint,
+        tensors: tuple[TensorPlan, ...],
+        parts: tuple[PlacedPart, ...],
+        files: OutputFiles,
+        reference: Checkpoint | None = None,
     ) -> None:
+        """reference: what errors are measured against, where it is not the checkpoint that is read."""
         self._checkpoint = checkpoint
+        self._reference = reference or checkpoint
         self._tensors = tensors
         self._files = files
         self._parts: dict[int, list[PlacedPart]] = {}
@@ -208,6 +221,8 @@ class BlockWorker:
             )
         if not t.lossless:
             check_bound(t, source, decoded, options, _TOO_WIDE, options.rows.amax if options.rows else None)
+        if t.lossless and self._reference is not self._checkpoint:
+            source = read_block(self._reference, of_reference(t, self._reference), block)
         return BlockResult(block, tuple(written), measure(source, decoded))
 
     def constants(self, index: int) -> tuple[WrittenBlock, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.formats import Method
+from core.methods.choice import Calibrated
 from core.patterns import why_slow
 
 SCHEMA_VERSION = 1
@@ -80,6 +81,7 @@ class Recipe:
     """target: a name of `core.targets` ('Q4_K_M', 'w4a16-g128'). rules: the first that matches decides.
 
     keep: groups kept in 16 bits. keep_first, keep_last: decoder layers kept in 16 bits at either end.
+    calibrated: what is chosen from data; `method` then serves the tensors for which that has nothing to say.
     """
 
     target: str = "Q4_K_M"
@@ -89,9 +91,14 @@ class Recipe:
     keep_first: int = 0
     keep_last: int = 0
     misfit: Misfit = Misfit.SMALLER
+    calibrated: Calibrated | None = None
 
     def to_json(self) -> str:
-        """One JSON object with its schema version; `from_json` gives the same recipe back."""
+        """One JSON object with its schema version; `from_json` gives the same recipe back.
+
+        Without calibration there is no such key, which readers before it did not know.
+        """
+        calibrated = {} if self.calibrated is None else {"calibrated": self.calibrated.to_dict()}
         return json.dumps(
             {
                 "schema": SCHEMA_VERSION,
@@ -102,6 +109,7 @@ class Recipe:
                 "keep_first": self.keep_first,
                 "keep_last": self.keep_last,
                 "misfit": self.misfit.value,
+                **calibrated,
             },
             indent=2,
         )
@@ -126,7 +134,7 @@ def _parse(data: Mapping[str, Any]) -> Recipe:
     if version != SCHEMA_VERSION or isinstance(version, bool):
         hint = "Update Bitsmith." if isinstance(version, int) and version > SCHEMA_VERSION else "Save it again."
         raise UserError(f"This recipe has schema {version!r}; this program reads {SCHEMA_VERSION}.", hint)
-    known = {"schema", "target", "method", "rules", "keep", "keep_first", "keep_last", "misfit"}
+    known = {"schema", "target", "method", "rules", "keep", "keep_first", "keep_last", "misfit", "calibrated"}
     if unknown := sorted(set(data) - known):
         raise UserError(
             f"This recipe has an unknown field '{unknown[0]}'.", f"Known fields: {', '.join(sorted(known))}."
@@ -140,6 +148,7 @@ def _parse(data: Mapping[str, Any]) -> Recipe:
             keep_first=_count(data.get("keep_first", 0)),
             keep_last=_count(data.get("keep_last", 0)),
             misfit=Misfit(data.get("misfit", Misfit.SMALLER.value)),
+            calibrated=Calibrated.from_dict(data["calibrated"]) if data.get("calibrated") is not None else None,
         )
     except (KeyError, TypeError, ValueError) as e:
         raise UserError(f"This recipe has a wrong value: {e}.", "Save it again from the Recipe page.") from None

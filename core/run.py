@@ -24,6 +24,8 @@ from core.errors import UserError
 from core.finished import is_finished
 from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
+from core.methods.prepare import Prepared, prepare_weights
+from core.methods.scratch import remove_scratch
 from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
@@ -119,11 +121,13 @@ def run(
                 discard(output)
         clock.skip(plan, done)
         files = OutputFiles(output, plan.layout, keep=bool(done))
+        prepared = yield from _prepare(plan, checkpoint, output, token, clock, bool(resume))
         inputs = yield from _calibrate(plan, checkpoint, done, token, clock)
-        entries = yield from _write(plan, checkpoint, files, journal, done, token, clock, threads, inputs)
+        entries = yield from _write(plan, prepared, files, journal, done, token, clock, threads, inputs)
         files.sync()
         yield from _verify(plan, files, journal, entries, token, clock, threads)
         files.finish(overwrite)
+        remove_scratch(output)
         finished = True
     finally:
         if files is not None:
@@ -210,6 +214,21 @@ class _Clock:
         )
 
 
+def _prepare(
+    plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelToken, clock: _Clock, resume: bool
+) -> Generator[Progress, None, Prepared]:
+    """What the recipe wants chosen from data, before anything is written."""
+    job = prepare_weights(plan, checkpoint, output, token, resume)
+    while True:
+        try:
+            step = next(job)
+        except StopIteration as stop:
+            return stop.value
+        token.check()
+        now = clock.progress("calibrating", plan, 0, None)
+        yield replace(now, tensor=step.name, tensor_index=max(0, step.done - 1), tensor_count=step.total)
+
+
 def _calibrate(
     plan: Plan, checkpoint: Checkpoint, done: list[Entry], token: CancelToken, clock: _Clock
 ) -> Generator[Progress, None, dict[str, float]]:
@@ -233,7 +252,7 @@ def _calibrate(
 
 def _write(
     plan: Plan,
-    checkpoint: Checkpoint,
+    prepared: Prepared,
     files: OutputFiles,
     journal: Journal,
     done: list[Entry],
@@ -244,7 +263,7 @@ def _write(
 ) -> Generator[Progress, None, list[Entry]]:
     """All tensors that the journal does not have. Blocks run in a small pool; results are taken in the plan's order."""
     entries = {e.tensor: e for e in done}
-    worker = BlockWorker(checkpoint, plan.tensors, plan.layout.parts, files)
+    worker = BlockWorker(prepared.checkpoint, prepared.tensors, plan.layout.parts, files, prepared.reference)
     waiting: list[Entry] = []
     synced = time.monotonic()
     building: dict[int, tuple[list[WrittenBlock], ErrorSum | None, int]] = {}
@@ -261,7 +280,7 @@ def _write(
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-block")
     try:
-        source = _blocks(plan, checkpoint, entries, threads, left, token, inputs)
+        source = _blocks(plan, prepared, entries, threads, left, token, inputs)
         exhausted = False
         while queue or not exhausted:
             while not exhausted and len(queue) <= threads:
@@ -308,7 +327,7 @@ def _write(
 
 def _blocks(
     plan: Plan,
-    checkpoint: Checkpoint,
+    prepared: Prepared,
     entries: dict[int, Entry],
     threads: int,
     left: dict[int, int],
@@ -317,12 +336,12 @@ def _blocks(
 ) -> Iterator[tuple[Block, EncodeOptions]]:
     options = EncodeOptions(method=plan.recipe.method, threads=threads)
     families: dict[frozenset[str], EncodeOptions] = {}
-    for i, t in enumerate(plan.tensors):
+    for i, t in enumerate(prepared.tensors):
         if i not in entries:
             blocks = split(i, t, threads)
             left[i] = len(blocks)
             own = replace(options, input_amax=inputs.get(t.name, 0.0))
-            yield from with_options(checkpoint, t, blocks, own, token, families)
+            yield from with_options(prepared.checkpoint, t, blocks, own, token, families)
 
 
 def _verify(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 import numpy as np
@@ -12,14 +11,6 @@ import numpy as np
 from core.formats.numbers import Numbers
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
-
-
-class Transform(Enum):
-    """Those that a recipe can name, in the order in which they are applied."""
-
-    ROTATION = "rotation"
-    SMOOTHQUANT = "smoothquant"
-    AWQ = "awq"
 
 
 @dataclass(frozen=True)

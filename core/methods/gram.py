@@ -1,0 +1,44 @@
+"""Sums over the inputs of a weight: what methods need to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from core.methods.transform import InputStatistics
+
+
+def gram(pieces: Iterable[np.ndarray], columns: int) -> tuple[np.ndarray, int]:
+    """Mean of x xᵀ over the rows of all pieces (float32 [R, K]) → float32 [K, K], and how many rows there were."""
+    total, rows = np.zeros((columns, columns), np.float32), 0
+    for x in pieces:
+        total += x.T @ x  # numpy takes the product that fills one triangle only
+        rows += len(x)
+    return total / np.float32(max(rows, 1)), rows
+
+
+def drift(pieces: Iterable[np.ndarray], full: Iterable[np.ndarray], columns: int) -> np.ndarray:
+    """Mean of (x_full − x) xᵀ, float32 [K, K], over the same rows of both."""
+    total, rows = np.zeros((columns, columns), np.float32), 0
+    for x, wanted in zip(pieces, full, strict=True):
+        total += (wanted - x).T @ x
+        rows += len(x)
+    return total / np.float32(max(rows, 1))
+
+
+def input_statistics(pieces: Iterable[np.ndarray], columns: int, with_gram: bool) -> InputStatistics:
+    """What transforms see of an input."""
+    absolute, largest = np.zeros(columns, np.float64), np.zeros(columns, np.float32)
+    total = np.zeros((columns, columns), np.float32) if with_gram else None
+    rows = 0
+    for x in pieces:
+        size = np.abs(x)
+        absolute += size.sum(axis=0, dtype=np.float64)
+        np.maximum(largest, size.max(axis=0, initial=0.0), out=largest)
+        if total is not None:
+            total += x.T @ x
+        rows += len(x)
+    count = np.float32(max(rows, 1))
+    mean = (absolute / max(rows, 1)).astype(np.float32)
+    return InputStatistics(rows, mean, largest, None if total is None else total / count)

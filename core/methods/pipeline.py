@@ -1,0 +1,272 @@
+"""Walks a decoder's blocks: transforms, then codes in the order of the computation, each seen by what comes after it.
+
+A finished block waits in the scratch folder; a killed run goes on behind the last one, and gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from core.calibration.forward import BlockForward, Product
+from core.calibration.text import Samples
+from core.checkpoint.base import Checkpoint, Container
+from core.formats import EncodeOptions, Format, Method
+from core.formats.numbers import Codes, Numbers
+from core.methods.gram import drift, gram, input_statistics
+from core.methods.problem import Problem, Solver
+from core.methods.scratch import BlockFile, Scratch
+from core.methods.transform import BlockTransform, BlockWeights, InputStatistics
+from core.methods.view import CalibratedCheckpoint, ChangedTensor, Part, SolvedWeight
+from core.plan import Action, Plan
+from core.progress import CancelToken
+from core.runtime.weights import Slot
+from core.tensor_info import Role, TensorInfo
+from core.threads import worker_count
+
+_OUTER = "outer"
+
+
+@dataclass(frozen=True)
+class BlockProgress:
+    """done of total blocks are finished; name: of the weight that was chosen last, '' between blocks."""
+
+    done: int
+    total: int
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is done with each block. solver: None where codes are chosen as without data."""
+
+    transforms: tuple[BlockTransform, ...] = ()
+    solver: Solver | None = None
+
+
+def calibrate_weights(
+    plan: Plan, checkpoint: Checkpoint, samples: Samples, steps: Steps, scratch: Path, token: CancelToken, resume: bool
+) -> Generator[BlockProgress, None, CalibratedCheckpoint]:
+    """Choose all that a plan's recipe wants chosen from data; returns the source as it is then.
+
+    scratch: the output, beside which the work waits. Raises UserError; Cancelled, which leaves finished blocks.
+    """
+    job = hashlib.sha256(
+        json.dumps([plan.source_fingerprint, plan.recipe.to_json(), samples.fingerprint]).encode()
+    ).hexdigest()
+    folder = Scratch(scratch, job, resume)
+    walk = _Walk(plan, checkpoint, samples, steps, folder, token)
+    yield from walk.run()
+    return walk.view()
+
+
+class _Walk:
+    def __init__(
+        self,
+        plan: Plan,
+        checkpoint: Checkpoint,
+        samples: Samples,
+        steps: Steps,
+        folder: Scratch,
+        token: CancelToken,
+    ) -> None:
+        self._checkpoint, self._steps, self._folder, self._token = checkpoint, steps, folder, token
+        self._forward = BlockForward(checkpoint, samples.ids, token)
+        self._formats = formats_of_slots(plan, self._forward.slots)
+        solver = steps.solver
+        self._numbers = {
+            name: form.numbers
+            for name, form in self._formats.items()
+            if solver is not None and can_solve(solver, form) and form.numbers is not None
+        }
+
+    def run(self) -> Generator[BlockProgress, None, None]:
+        total = self._forward.layers
+        first = self._begin()
+        yield BlockProgress(first, total)
+        for layer in range(first, total):
+            yield from self._block(layer)
+            self._folder.write_state(layer + 1, self._hidden())
+            yield BlockProgress(layer + 1, total)
+
+    def _begin(self) -> int:
+        """The first block that is left; the residual stream stands before it."""
+        forward = self._forward
+        known = self._folder.state()
+        if known is not None and known[1]["hidden"].shape[0] == forward.ids.size:
+            forward.hidden = torch.from_numpy(known[1]["hidden"])
+            forward.full = torch.from_numpy(known[1]["full"]) if "full" in known[1] else None
+            return known[0]
+        table = None
+        if self._steps.transforms:
+            loaded = forward.load_outer()
+            outer = loaded.copy()
+            if any(t.unties for t in self._steps.transforms):
+                outer.matrices.setdefault("output.weight", outer.matrices["token_embd.weight"])
+            for transform in self._steps.transforms:
+                transform.outer(forward.config, outer)
+            self._folder.write_block(_OUTER, _changes(loaded, outer), {})
+            table = outer.matrices["token_embd.weight"]
+        forward.embed(self._follows_full, table)
+        self._folder.write_state(0, self._hidden())
+        return 0
+
+    @property
+    def _follows_full(self) -> bool:
+        return self._steps.solver is not None and self._steps.solver.follows_full
+
+    def _hidden(self) -> dict[str, np.ndarray]:
+        full = {} if self._forward.full is None else {"full": self._forward.full.numpy()}
+        return {"hidden": self._forward.hidden.numpy(), **full}
+
+    def _block(self, layer: int) -> Generator[BlockProgress, None, None]:
+        forward, steps = self._forward, self._steps
+        loaded = forward.load(layer)
+        weights = loaded.copy()
+        for transform in steps.transforms:
+            statistics = self._statistics(layer, weights, transform)
+            transform.block(forward.config, layer, weights, statistics, self._all_numbers(), self._token)
+        floats = _changes(loaded, weights)
+        originals = weights.copy() if self._follows_full else None
+        choosing = _Choosing(self._formats, self._numbers, steps.solver, self._token)
+        forward.run(layer, weights, choosing, originals)
+        yield BlockProgress(layer, forward.layers, next(reversed(choosing.solved), ""))
+        self._folder.write_block(f"{layer:06}", floats, choosing.solved)
+
+    def _all_numbers(self) -> dict[str, Numbers]:
+        return {name: form.numbers for name, form in self._formats.items() if form.numbers is not None}
+
+    def _statistics(self, layer: int, weights: BlockWeights, transform: BlockTransform) -> dict[str, InputStatistics]:
+        if not transform.needs_statistics:
+            return {}
+        seen = _Collecting(transform.needs_gram)
+        self._forward.run(layer, weights, seen, advance=False)
+        return seen.statistics
+
+    def view(self) -> CalibratedCheckpoint:
+        """The checkpoint with everything that the folder has."""
+        slots = self._forward.slots
+        floats: dict[str, list[Part]] = {}
+        solved: dict[str, list[tuple[Part, Numbers]]] = {}
+        added: list[TensorInfo] = []
+        names = [f"{i:06}" for i in range(self._forward.layers)]
+        for name in ([_OUTER] if self._folder.has_block(_OUTER) else []) + names:
+            file = BlockFile(self._folder.block_file(name))
+            for weight in file.floats:
+                if (slot := slots.get(weight)) is None:
+                    added.append(self._added())
+                    floats[added[-1].name] = [Part(0, added[-1].rows, file, weight)]
+                else:
+                    floats.setdefault(slot.stored.name, []).append(_part(slot, file, weight))
+            for weight in file.solved:
+                slot = slots[weight]
+                solved.setdefault(slot.stored.name, []).append((_part(slot, file, weight), self._numbers[weight]))
+        columns = {slot.stored.name: slot.shape[-1] for slot in slots.values()}
+        config = dict(self._checkpoint.config)
+        if added and config:
+            config["tie_word_embeddings"] = False
+        return CalibratedCheckpoint(
+            self._checkpoint,
+            {name: ChangedTensor(parts) for name, parts in floats.items()},
+            {name: SolvedWeight([p for p, _ in ps], ps[0][1], columns[name]) for name, ps in solved.items()},
+            added,
+            config,
+        )
+
+    def _added(self) -> TensorInfo:
+        """A head of its own, where the embedding was the head."""
+        embedding = self._checkpoint.tensor(self._forward.slots["token_embd.weight"].stored.name)
+        return untied_head(embedding, self._checkpoint.container is Container.GGUF)
+
+
+def untied_head(embedding: TensorInfo, gguf: bool) -> TensorInfo:
+    """The head of a model whose embedding was its head, once they differ."""
+    name = "output.weight" if gguf else "lm_head.weight"
+    return replace(embedding, name=name, role=Role.HEAD, tied_to="")
+
+
+def _part(slot: Slot, file: BlockFile, weight: str) -> Part:
+    return Part(slot.start, slot.stop, file, weight, slot.add)
+
+
+def _changes(before: BlockWeights, after: BlockWeights) -> dict[str, np.ndarray]:
+    """Entries that are others now."""
+    return {
+        name: a
+        for old, new in ((before.matrices, after.matrices), (before.vectors, after.vectors))
+        for name, a in new.items()
+        if old.get(name) is not a
+    }
+
+
+def formats_of_slots(plan: Plan, slots: Mapping[str, Slot]) -> dict[str, Format]:
+    """The format in which a plan quantizes each weight of the decoder, by GGUF's names."""
+    by_tensor = {
+        s.name: t.format
+        for t in plan.tensors
+        if t.action is Action.QUANTIZE and t.format is not None
+        for s in t.source.sources
+    }
+    return {name: by_tensor[s.stored.name] for name, s in slots.items() if s.stored.name in by_tensor}
+
+
+def can_solve(solver: Solver, form: Format) -> bool:
+    """Whether a method chooses codes for a format: its numbers are of a kind that it knows, one weight at a time."""
+    return form.numbers is not None and not form.needs_amax and not solver.why_not(form.numbers)
+
+
+@dataclass
+class _Choosing:
+    """Replaces each weight by what will be stored of it, just before its output is computed."""
+
+    formats: Mapping[str, Format]
+    numbers: Mapping[str, Numbers]
+    solver: Solver | None
+    token: CancelToken
+    solved: dict[str, Codes] = field(default_factory=dict)
+
+    def product(self, product: Product, weights: BlockWeights) -> None:
+        wanted = [name for name in product.names if name in self.numbers]
+        if wanted and self.solver is not None:
+            self._solve(product, weights, wanted)
+        for name in product.names:
+            if name in self.formats and name not in self.numbers:
+                weights.matrices[name] = _encoded(weights.matrices[name], self.formats[name])
+
+    def _solve(self, product: Product, weights: BlockWeights, names: Sequence[str]) -> None:
+        assert self.solver is not None
+        found, tokens = gram(product.pieces(), product.columns)
+        moved = None if product.full is None else drift(product.pieces(), product.full(), product.columns)
+        for name in names:
+            self.token.check()
+            numbers = self.numbers[name]
+            codes = self.solver.solve(Problem(name, weights.matrices[name], found, moved, tokens, numbers), self.token)
+            self.solved[name] = codes
+            weights.matrices[name] = numbers.values(codes)
+
+
+def _encoded(weight: np.ndarray, form: Format) -> np.ndarray:
+    """What is left of a weight in a format, float32 [N, K]."""
+    options = EncodeOptions(method=Method.SEARCH, threads=worker_count())
+    if form.needs_amax:
+        options = form.fit(lambda: iter([weight]), options)
+    parts = [np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in form.encode(weight, options)]
+    return form.decode(parts, *weight.shape)
+
+
+@dataclass
+class _Collecting:
+    """Measures each input of a block that is not changed."""
+
+    with_gram: bool
+    statistics: dict[str, InputStatistics] = field(default_factory=dict)
+
+    def product(self, product: Product, weights: BlockWeights) -> None:
+        found = input_statistics(product.pieces(), product.columns, self.with_gram)
+        self.statistics |= dict.fromkeys(product.names, found)

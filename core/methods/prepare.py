@@ -1,0 +1,91 @@
+"""From a plan to what is packed: runs what the recipe wants chosen from data, and hands the run a changed source."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from core.checkpoint.base import Checkpoint
+from core.methods.choice import DataMethod, Transform
+from core.plan import Action, Plan, TensorPlan
+from core.progress import CancelToken
+
+if TYPE_CHECKING:
+    from core.methods.pipeline import BlockProgress, Steps
+    from core.methods.problem import Solver
+    from core.methods.view import CalibratedCheckpoint
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """checkpoint: what is read and packed. reference: what errors are measured against. tensors: the plan's, with what
+    was chosen as their source."""
+
+    checkpoint: Checkpoint
+    reference: Checkpoint
+    tensors: tuple[TensorPlan, ...]
+
+
+def unprepared(plan: Plan, checkpoint: Checkpoint) -> Prepared:
+    """Without data the source is packed as it is."""
+    return Prepared(checkpoint, checkpoint, plan.tensors)
+
+
+def prepare_weights(
+    plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelToken, resume: bool
+) -> Generator[BlockProgress, None, Prepared]:
+    """Choose what the recipe wants chosen from data. Raises UserError; Cancelled, after which a run can be resumed."""
+    calibrated = plan.recipe.calibrated
+    if calibrated is None or not calibrated.needs_blocks:
+        return unprepared(plan, checkpoint)
+    from core.calibration.text import samples
+    from core.methods.pipeline import calibrate_weights
+
+    text = samples(checkpoint, calibrated.text, token)
+    view = yield from calibrate_weights(plan, checkpoint, text, steps_of(plan), output, token, resume)
+    return Prepared(view, view.unsolved, tuple(_of_view(t, view) for t in plan.tensors))
+
+
+def steps_of(plan: Plan) -> Steps:
+    """What a recipe names, with its settings."""
+    from core.methods.pipeline import Steps
+
+    calibrated = plan.recipe.calibrated
+    assert calibrated is not None
+    transforms = []
+    for transform in calibrated.transforms:
+        if transform is Transform.AWQ:
+            from core.methods.awq import Awq
+
+            transforms.append(Awq())
+        elif transform is Transform.SMOOTHQUANT:
+            from core.methods.smoothquant import SmoothQuant
+
+            transforms.append(SmoothQuant(calibrated.alpha))
+        else:
+            from core.methods.rotation import Rotation
+
+            transforms.append(Rotation(calibrated.text.seed))
+    return Steps(tuple(transforms), _solver(calibrated.method))
+
+
+def _solver(method: DataMethod) -> Solver | None:
+    if method is DataMethod.GPTQ:
+        from core.methods.gptq import Gptq
+
+        return Gptq()
+    return None
+
+
+def _of_view(t: TensorPlan, view: CalibratedCheckpoint) -> TensorPlan:
+    """A planned tensor that is read from the view; its codes are packed as they are where they were chosen."""
+    pieces = tuple(replace(p, tensor=view.tensor(p.tensor.name)) for p in t.source.pieces)
+    source = replace(t.source, pieces=pieces)
+    if not pieces or source.numbers is None or not all(view.is_solved(p.tensor.name) for p in pieces):
+        return replace(t, source=source)
+    assert t.format is not None
+    packing = t.format.for_numbers(source.numbers)
+    assert packing is not None, t.name
+    return replace(t, source=source, action=Action.REPACK, format=packing)

@@ -1,0 +1,160 @@
+"""The folder beside an output in which calibrated weights wait for being packed, and from which a killed run goes on.
+
+One safetensors file a block, and one with the residual stream before the first block that is not there yet. Files get
+their names when they are whole and synced, so that what has a name can be trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from core.errors import UserError
+from core.formats.numbers import Codes
+from core.output import disk_errors
+
+_JOB = "job.json"
+_STATE = "state.safetensors"
+_ARRAYS = ("codes", "scales", "zeros", "offsets")
+
+
+def scratch_path(output: Path) -> Path:
+    """Where calibrated weights of an output wait."""
+    return output.with_name(output.name + ".calibrated")
+
+
+def remove_scratch(output: Path) -> None:
+    """Delete what waits for an output; a folder of that name that no job made is left alone."""
+    folder = scratch_path(output)
+    if (folder / _JOB).is_file() and not folder.is_symlink():
+        with disk_errors(output):
+            shutil.rmtree(folder)
+
+
+class Scratch:
+    """One job's folder. job: names the source, the recipe and the text; another job's folder is emptied."""
+
+    def __init__(self, output: Path, job: str, resume: bool) -> None:
+        self.folder = scratch_path(output)
+        self._output = output
+        with disk_errors(output):
+            if not (resume and self._is_of(job)):
+                self._check_foreign()
+                remove_scratch(output)
+                self.folder.mkdir(parents=True)
+                (self.folder / _JOB).write_text(json.dumps({"job": job}), encoding="utf-8")
+
+    def _is_of(self, job: str) -> bool:
+        try:
+            found = json.loads((self.folder / _JOB).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, Mapping) and found.get("job") == job
+
+    def _check_foreign(self) -> None:
+        if self.folder.exists() and (self.folder.is_symlink() or not (self.folder / _JOB).is_file()):
+            raise UserError(
+                f"{self.folder.name} lies where calibrated weights wait, and no job made it.",
+                "Move it away, or choose another name for the output.",
+            )
+
+    def block_file(self, name: str) -> Path:
+        """The file of one block ('000012') or of what is in none ('outer')."""
+        return self.folder / f"block-{name}.safetensors"
+
+    def has_block(self, name: str) -> bool:
+        return self.block_file(name).is_file()
+
+    def write_block(self, name: str, floats: Mapping[str, np.ndarray], solved: Mapping[str, Codes]) -> None:
+        """floats: changed weights, float32, by GGUF's names; solved: codes of weights, by the same."""
+        arrays: dict[str, np.ndarray] = {f"{n}|float": np.ascontiguousarray(a) for n, a in floats.items()}
+        about: dict[str, Any] = {}
+        for weight, codes in solved.items():
+            for part in _ARRAYS:
+                if (a := getattr(codes, part)) is not None:
+                    arrays[f"{weight}|{part}"] = np.ascontiguousarray(a)
+            about[weight] = [codes.tensor_scale, codes.tile, codes.input_scale]
+        self._write(self.block_file(name), arrays, {"codes": json.dumps(about)})
+
+    def write_state(self, layer: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """What is needed to go on with that block."""
+        self._write(self.folder / _STATE, dict(arrays), {"layer": str(layer)})
+
+    def state(self) -> tuple[int, dict[str, np.ndarray]] | None:
+        """What `write_state` was given last; None when there is nothing, or it is damaged."""
+        try:
+            opened: Any = safe_open(self.folder / _STATE, "np")
+            with opened as entered:
+                file: Any = entered
+                layer = int(file.metadata()["layer"])
+                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+        except (OSError, SafetensorError, KeyError, ValueError, TypeError):
+            return None
+        return layer, arrays
+
+    def _write(self, path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+        part = path.with_name(path.name + ".part")
+        with disk_errors(self._output):
+            try:
+                save_file(arrays or {"nothing": np.zeros(0, np.uint8)}, part, metadata)
+            except SafetensorError as problem:  # it reports the disk's errors as its own
+                raise UserError(
+                    f"{part.name} could not be written: {problem}.", "Check the room on the disk, then resume the run."
+                ) from problem
+            with part.open("rb+") as file:
+                os.fsync(file.fileno())
+            part.replace(path)
+
+
+class BlockFile:
+    """One block's file, read by rows. Thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: Any = safe_open(path, "np")
+        names = set(self._file.keys())
+        self.floats = tuple(sorted(n.removesuffix("|float") for n in names if n.endswith("|float")))
+        self._about: dict[str, list[float]] = json.loads(self._file.metadata()["codes"])
+        self._names = names
+
+    @property
+    def solved(self) -> tuple[str, ...]:
+        return tuple(self._about)
+
+    def shape(self, weight: str, part: str) -> tuple[int, ...]:
+        return tuple(self._file.get_slice(f"{weight}|{part}").get_shape())
+
+    def values(self, weight: str, start: int, stop: int) -> np.ndarray:
+        """float32 rows of a matrix, or values of a vector."""
+        return self._file.get_slice(f"{weight}|float")[start:stop]
+
+    def codes(self, weight: str, start: int, stop: int) -> Codes:
+        """Rows start…stop of a solved weight."""
+        tensor_scale, tile, input_scale = self._about[weight]
+        rows = {p: slice(start, stop) for p in _ARRAYS}
+        if tile != 1:
+            rows["scales"] = slice(None)
+        found = {p: self._file.get_slice(f"{weight}|{p}")[rows[p]] for p in _ARRAYS if f"{weight}|{p}" in self._names}
+        codes = Codes(
+            found["codes"],
+            found["scales"],
+            found.get("zeros"),
+            found.get("offsets"),
+            tensor_scale=tensor_scale,
+            tile=int(tile),
+            input_scale=input_scale,
+        )
+        if tile != 1:  # the scales are those of all rows
+            whole = Codes(np.empty((self.shape(weight, "codes")[0], 0), np.uint8), codes.scales, tile=int(tile))
+            part = whole.rows(start, stop)
+            codes = Codes(
+                codes.codes, part.scales, codes.zeros, codes.offsets, tensor_scale, part.tile, codes.input_scale
+            )
+        return codes
