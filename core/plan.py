@@ -50,7 +50,8 @@ class TensorPlan:
     source: how its values are read. reason: one clause, why this format. fallback: it is not the format that the
     target wanted, because its rows do not divide. fused: other tensors that a runtime makes one with it, where the
     format has one scale for all of them. rounding: where codes are taken over, by how much of itself a value may
-    change, since a scale is stored as its reciprocal.
+    change, since a scale is stored as its reciprocal. chosen_by: the method that chooses its numbers from data; '' where
+    none does.
     """
 
     name: str
@@ -68,6 +69,7 @@ class TensorPlan:
     fallback: bool = False
     fused: tuple[MappedTensor, ...] = ()
     rounding: float = 0.0
+    chosen_by: str = ""
 
     @property
     def lossless(self) -> bool:
@@ -191,7 +193,12 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
         expected_memory=BASE_MEMORY + BLOCK_BUDGET,
         scratch_bytes=RESERVE,
     )
-    return replace(plan, warnings=tuple(_warnings(plan, checkpoint)))
+    plan = replace(plan, warnings=tuple(_warnings(plan, checkpoint)))
+    if recipe.calibrated is None:
+        return plan
+    from core.methods.forecast import forecast
+
+    return forecast(plan, checkpoint)
 
 
 # 10⁶ values a second that one thread of a 2023 desktop encodes, decodes and compares; only for the estimate shown.

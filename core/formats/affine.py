@@ -84,6 +84,10 @@ class Affine(_Real):
         """float32 [R, G]; of symmetric integers, which have none, the scale times a power of two."""
         return codes.scales * np.float32(-(1 << (self.bits - 1))) if codes.offsets is None else codes.offsets
 
+    @property
+    def weighs_columns(self) -> bool:
+        return True
+
     def resized(self, group: int) -> Affine:
         return replace(self, size=group)
 

@@ -247,6 +247,10 @@ class AbsmaxRows(Numbers):
         amax = long_rows.largest_of_rows(read, options.threads)
         return RowScales(amax, np.zeros_like(amax), amax)
 
+    @property
+    def weighs_columns(self) -> bool:
+        return True
+
     def quantize(self, rows: np.ndarray, options: EncodeOptions) -> Codes:
         if options.method is Method.SEARCH:
             if options.rows is not None:

@@ -83,6 +83,10 @@ class Codebook(Numbers):
             outer_group=self.nested,
         )
 
+    @property
+    def weighs_columns(self) -> bool:
+        return True
+
     def quantize(self, rows: np.ndarray, options: EncodeOptions) -> Codes:
         """Rows up to a multiple of `size / gcd(K, size)`, or to the end of the matrix."""
         height, columns = rows.shape

@@ -35,6 +35,7 @@ class Coded(Format):
         self.contract = numbers.contract(name, packing)
         self.error_bound = numbers.error_bound
         self.methods = numbers.methods
+        self.weighs_columns = numbers.weighs_columns
 
     @abstractmethod
     def pack(self, codes: Codes) -> tuple[np.ndarray, ...]: ...

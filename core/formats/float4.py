@@ -106,6 +106,10 @@ class Float4(Numbers):
     def _factor(self, amax: float) -> float:
         return 1.0 if self.tensor is TensorScale.NONE else power_scale(amax)
 
+    @property
+    def weighs_columns(self) -> bool:
+        return True
+
     def quantize(self, rows: np.ndarray, options: EncodeOptions) -> Codes:
         factor = self._factor(options.amax)
         codes, scales = families.encode_fp4(

@@ -149,6 +149,7 @@ class GgmlBlock(Format):
         self.error_bound = error_bound
         self.needs_amax = contract.tensor_scale is not None
         self.numbers = _NUMBERS.get(contract.name)
+        self.weighs_columns = contract.scale is not None and contract.element is not ElementType.TERNARY
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of `columns` values."""

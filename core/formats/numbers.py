@@ -122,6 +122,11 @@ class Numbers(ABC):
         """Rows that share their scales; 0: all."""
         return 1
 
+    @property
+    def weighs_columns(self) -> bool:
+        """Whether a search for them takes `EncodeOptions.importance`."""
+        return False
+
     def floor(self, options: EncodeOptions) -> float:
         """As `Format.bound_floor`: no type of scales here ends before 2^-100, unless it says so."""
         return 2.0**-100
@@ -237,6 +242,10 @@ class Integers(Numbers):
     @property
     def methods(self) -> frozenset[Method]:
         return METHODS if self.symmetric or not self.size else METHODS | {Method.HALF_QUADRATIC}
+
+    @property
+    def weighs_columns(self) -> bool:
+        return True
 
     def resized(self, group: int) -> Integers:
         return replace(self, size=group)

@@ -27,18 +27,23 @@ def drift(pieces: Iterable[np.ndarray], full: Iterable[np.ndarray], columns: int
     return total / np.float32(max(rows, 1))
 
 
-def input_statistics(pieces: Iterable[np.ndarray], columns: int, with_gram: bool) -> InputStatistics:
-    """What transforms see of an input."""
+def input_statistics(
+    pieces: Iterable[np.ndarray], columns: int, rows: int, with_gram: bool, samples: int
+) -> InputStatistics:
+    """What transforms see of an input of so many rows; `samples` of them, evenly over all, are kept."""
     absolute, largest = np.zeros(columns, np.float64), np.zeros(columns, np.float32)
     total = np.zeros((columns, columns), np.float32) if with_gram else None
-    rows = 0
+    step = max(1, -(-rows // max(1, samples)))
+    kept, seen = [np.zeros((0, columns), np.float32)], 0
     for x in pieces:
         size = np.abs(x)
         absolute += size.sum(axis=0, dtype=np.float64)
         np.maximum(largest, size.max(axis=0, initial=0.0), out=largest)
         if total is not None:
             total += x.T @ x
-        rows += len(x)
-    count = np.float32(max(rows, 1))
-    mean = (absolute / max(rows, 1)).astype(np.float32)
-    return InputStatistics(rows, mean, largest, None if total is None else total / count)
+        kept.append(x[-seen % step :: step].copy())
+        seen += len(x)
+    count = max(seen, 1)
+    mean = (absolute / count).astype(np.float32)
+    gram_of = None if total is None else total / np.float32(count)
+    return InputStatistics(seen, mean, largest, gram_of, np.concatenate(kept))

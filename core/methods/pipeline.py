@@ -20,9 +20,11 @@ from core.checkpoint.base import Checkpoint, Container
 from core.formats import EncodeOptions, Format, Method
 from core.formats.numbers import Codes, Numbers
 from core.methods.gram import drift, gram, input_statistics
+from core.methods.prepare import can_solve
 from core.methods.problem import Problem, Solver
 from core.methods.scratch import BlockFile, Scratch
-from core.methods.transform import BlockTransform, BlockWeights, InputStatistics
+from core.methods.steps import Steps
+from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
 from core.methods.view import CalibratedCheckpoint, ChangedTensor, Part, SolvedWeight
 from core.plan import Action, Plan
 from core.progress import CancelToken
@@ -40,14 +42,6 @@ class BlockProgress:
     done: int
     total: int
     name: str = ""
-
-
-@dataclass(frozen=True)
-class Steps:
-    """What is done with each block. solver: None where codes are chosen as without data."""
-
-    transforms: tuple[BlockTransform, ...] = ()
-    solver: Solver | None = None
 
 
 def calibrate_weights(
@@ -107,7 +101,7 @@ class _Walk:
         if self._steps.transforms:
             loaded = forward.load_outer()
             outer = loaded.copy()
-            if any(t.unties for t in self._steps.transforms):
+            if any(t.unties(forward.config) for t in self._steps.transforms):
                 outer.matrices.setdefault("output.weight", outer.matrices["token_embd.weight"])
             for transform in self._steps.transforms:
                 transform.outer(forward.config, outer)
@@ -129,9 +123,9 @@ class _Walk:
         forward, steps = self._forward, self._steps
         loaded = forward.load(layer)
         weights = loaded.copy()
+        statistics = self._statistics(layer, weights)
         for transform in steps.transforms:
-            statistics = self._statistics(layer, weights, transform)
-            transform.block(forward.config, layer, weights, statistics, self._all_numbers(), self._token)
+            statistics = transform.block(forward.config, layer, weights, statistics, self._all_numbers(), self._token)
         floats = _changes(loaded, weights)
         originals = weights.copy() if self._follows_full else None
         choosing = _Choosing(self._formats, self._numbers, steps.solver, self._token)
@@ -142,10 +136,12 @@ class _Walk:
     def _all_numbers(self) -> dict[str, Numbers]:
         return {name: form.numbers for name, form in self._formats.items() if form.numbers is not None}
 
-    def _statistics(self, layer: int, weights: BlockWeights, transform: BlockTransform) -> dict[str, InputStatistics]:
-        if not transform.needs_statistics:
+    def _statistics(self, layer: int, weights: BlockWeights) -> Mapping[str, InputStatistics]:
+        """Of the block as it is; each transform says what they are after it."""
+        transforms = self._steps.transforms
+        if not any(t.needs_statistics for t in transforms):
             return {}
-        seen = _Collecting(transform.needs_gram)
+        seen = _Collecting(any(t.needs_gram for t in transforms))
         self._forward.run(layer, weights, seen, advance=False)
         return seen.statistics
 
@@ -216,11 +212,6 @@ def formats_of_slots(plan: Plan, slots: Mapping[str, Slot]) -> dict[str, Format]
     return {name: by_tensor[s.stored.name] for name, s in slots.items() if s.stored.name in by_tensor}
 
 
-def can_solve(solver: Solver, form: Format) -> bool:
-    """Whether a method chooses codes for a format: its numbers are of a kind that it knows, one weight at a time."""
-    return form.numbers is not None and not form.needs_amax and not solver.why_not(form.numbers)
-
-
 @dataclass
 class _Choosing:
     """Replaces each weight by what will be stored of it, just before its output is computed."""
@@ -268,5 +259,5 @@ class _Collecting:
     statistics: dict[str, InputStatistics] = field(default_factory=dict)
 
     def product(self, product: Product, weights: BlockWeights) -> None:
-        found = input_statistics(product.pieces(), product.columns, self.with_gram)
+        found = input_statistics(product.pieces(), product.columns, product.rows, self.with_gram, SAMPLE_ROWS)
         self.statistics |= dict.fromkeys(product.names, found)

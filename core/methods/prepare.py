@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.checkpoint.base import Checkpoint
-from core.methods.choice import DataMethod, Transform
+from core.formats import Format
+from core.methods.choice import Calibrated, DataMethod, Transform
 from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
-    from core.methods.pipeline import BlockProgress, Steps
+    from core.methods.pipeline import BlockProgress
     from core.methods.problem import Solver
+    from core.methods.steps import Steps
     from core.methods.view import CalibratedCheckpoint
 
 
@@ -44,16 +46,27 @@ def prepare_weights(
     from core.methods.pipeline import calibrate_weights
 
     text = samples(checkpoint, calibrated.text, token)
-    view = yield from calibrate_weights(plan, checkpoint, text, steps_of(plan), output, token, resume)
+    view = yield from calibrate_weights(plan, checkpoint, text, steps_of_choice(calibrated), output, token, resume)
     return Prepared(view, view.unsolved, tuple(_of_view(t, view) for t in plan.tensors))
 
 
-def steps_of(plan: Plan) -> Steps:
-    """What a recipe names, with its settings."""
-    from core.methods.pipeline import Steps
+def chooses(method: DataMethod, form: Format) -> bool:
+    """Whether a method has something to say of a format's numbers."""
+    if method is DataMethod.IMPORTANCE:
+        return form.weighs_columns
+    solver = _solver(method)
+    return solver is not None and can_solve(solver, form)
 
-    calibrated = plan.recipe.calibrated
-    assert calibrated is not None
+
+def can_solve(solver: Solver, form: Format) -> bool:
+    """Whether a method chooses codes for a format: its numbers are of a kind that it knows, one weight at a time."""
+    return form.numbers is not None and not form.needs_amax and not solver.why_not(form.numbers)
+
+
+def steps_of_choice(calibrated: Calibrated) -> Steps:
+    """What a recipe names, with its settings."""
+    from core.methods.steps import Steps
+
     transforms = []
     for transform in calibrated.transforms:
         if transform is Transform.AWQ:

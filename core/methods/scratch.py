@@ -11,7 +11,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -91,9 +91,7 @@ class Scratch:
     def state(self) -> tuple[int, dict[str, np.ndarray]] | None:
         """What `write_state` was given last; None when there is nothing, or it is damaged."""
         try:
-            opened: Any = safe_open(self.folder / _STATE, "np")
-            with opened as entered:
-                file: Any = entered
+            with cast("Any", safe_open(self.folder / _STATE, "np")) as file:
                 layer = int(file.metadata()["layer"])
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         except (OSError, SafetensorError, KeyError, ValueError, TypeError):
@@ -118,7 +116,7 @@ class BlockFile:
     """One block's file, read by rows. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        self._file: Any = safe_open(path, "np")
+        self._file = cast("Any", safe_open(path, "np"))
         names = set(self._file.keys())
         self.floats = tuple(sorted(n.removesuffix("|float") for n in names if n.endswith("|float")))
         self._about: dict[str, list[float]] = json.loads(self._file.metadata()["codes"])

@@ -12,19 +12,29 @@ from core.formats.numbers import Numbers
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
 
+SAMPLE_ROWS = 256
+
 
 @dataclass(frozen=True)
 class InputStatistics:
     """The input of one or several weights over the calibration text, in the unquantized block.
 
     tokens: how many. mean_abs, max_abs: float32 [K], of |x|. gram: float32 [K, K], the mean of x xᵀ, or None where the
-    transform `needs_gram` not.
+    transform `needs_gram` not. sample: float32 [R, K], some of the tokens, evenly over the text, R ≤ SAMPLE_ROWS.
     """
 
     tokens: int
     mean_abs: np.ndarray
     max_abs: np.ndarray
     gram: np.ndarray | None
+    sample: np.ndarray
+
+    def divided(self, scale: np.ndarray) -> InputStatistics:
+        """Those of x / scale, float32 [K], positive."""
+        gram = None if self.gram is None else self.gram / scale / scale[:, None]
+        return InputStatistics(
+            self.tokens, self.mean_abs / scale, self.max_abs / scale, gram, np.ascontiguousarray(self.sample / scale)
+        )
 
 
 @dataclass
@@ -47,15 +57,25 @@ class BlockTransform(Protocol):
     """One transform with its settings.
 
     needs_statistics: of the block's inputs, by the name of each weight; needs_gram: with Gram matrices.
-    unties: whether the head can no longer be the embedding, so that the file gets a head of its own.
     """
 
     needs_statistics: bool
     needs_gram: bool
-    unties: bool
 
     def why_not(self, config: DecoderConfig) -> str:
         """'' where a model of this kind can be transformed, else one clause that says why not."""
+        ...
+
+    def note(self, config: DecoderConfig) -> str:
+        """What it does to a model of this kind only in part, and why, as one sentence; '' for nothing."""
+        ...
+
+    def unties(self, config: DecoderConfig) -> bool:
+        """Whether the head can no longer be the embedding, so that the file gets a head of its own."""
+        ...
+
+    def seconds_for(self, config: DecoderConfig, tokens: int) -> float:
+        """CPU seconds of one core that it takes for the whole model, about, without running the model."""
         ...
 
     def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
@@ -71,6 +91,7 @@ class BlockTransform(Protocol):
         statistics: Mapping[str, InputStatistics],
         numbers: Mapping[str, Numbers],
         token: CancelToken,
-    ) -> None:
-        """Change a block's weights. numbers: of the weights that will be quantized, by name."""
+    ) -> Mapping[str, InputStatistics]:
+        """Change a block's weights. statistics: of these weights as they come. numbers: of the weights that will be
+        quantized, by name. Returns the statistics of the changed block, where statistics were given: no second run."""
         ...

@@ -1,0 +1,155 @@
+"""What calibration will do and cost, before anything runs: which weights, how long, how much memory and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from core.checkpoint.base import Checkpoint, Container
+from core.errors import UserError
+from core.methods.choice import Calibrated, DataMethod
+from core.methods.prepare import chooses, steps_of_choice
+from core.models.config import DecoderConfig
+from core.plan import Action, Plan, TensorPlan
+from core.runtime.decoder import FAMILIES
+from core.runtime.load import decoder_config
+from core.runtime.weights import plan_weights
+from core.threads import worker_count
+
+CORE_FLOPS = 1e11  # float operations a second of one core of a 2023 desktop, products in bfloat16
+ELEMENTWISE_SECONDS = 2e-9  # of one core, for each value that steps between products touch
+BASE_MEMORY = 600_000_000  # the program with torch
+
+
+def check_can_calibrate(checkpoint: Checkpoint, calibrated: Calibrated) -> DecoderConfig:
+    """The decoder's configuration. Raises UserError for a model that no text can be sent through."""
+    if checkpoint.architecture in ("", *FAMILIES):
+        config = decoder_config(checkpoint)
+        if config.architecture in FAMILIES:
+            return config
+    raise UserError(
+        f"{calibrated.name} runs the model, and those of the kind '{checkpoint.architecture or 'unknown'}' can not be "
+        "run here.",
+        f"Choose a method without data; the kinds that can be run are {', '.join(FAMILIES)}.",
+    )
+
+
+def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
+    """The plan with what its recipe's calibration adds: how each weight's numbers are chosen, time, memory, room on the
+    disk, warnings. Raises UserError where the model, a transform or the formats make it impossible."""
+    calibrated = plan.recipe.calibrated
+    if calibrated is None:
+        return plan
+    config = check_can_calibrate(checkpoint, calibrated)
+    reached = {
+        slot.stored.name
+        for slot in plan_weights(checkpoint, config).slots
+        if slot.name.startswith("blk.") or (slot.name == "output.weight" and not calibrated.needs_blocks)
+    }
+    tensors = tuple(_chosen(t, calibrated, reached) for t in plan.tensors)
+    chosen = [t for t in tensors if t.chosen_by]
+    quantized = [t for t in plan.tensors if t.action is Action.QUANTIZE]
+    if not quantized:
+        raise UserError(
+            f"Nothing is quantized here, so there is nothing for {calibrated.name} to choose.",
+            "Leave the calibration out, or choose a format of fewer bits.",
+        )
+    if calibrated.method is not DataMethod.NONE and not chosen:
+        names = ", ".join(sorted({t.format_name for t in quantized}))
+        raise UserError(
+            f"{calibrated.name} can not choose the numbers of {names}.",
+            "Choose 'importance' for K-quants and IQ4, or a format of plain groups such as Q4_0 or w4a16-g64.",
+        )
+    seconds = _seconds(config, calibrated)
+    rest = len(quantized) - len(chosen)
+    notes = []
+    if calibrated.method is not DataMethod.NONE and rest:
+        others = sorted({t.format_name for t in tensors if t.action is Action.QUANTIZE and not t.chosen_by})
+        notes.append(
+            f"{rest} of {len(quantized)} tensors are chosen without data, since {calibrated.name} has nothing to say "
+            f"of {', '.join(others)} or of tensors outside the decoder's blocks."
+        )
+    return replace(
+        plan,
+        tensors=tensors,
+        expected_seconds=plan.expected_seconds + seconds,
+        expected_memory=max(plan.expected_memory, _memory(config, calibrated)),
+        scratch_bytes=plan.scratch_bytes + _scratch(config, calibrated, chosen, plan.tensors),
+        warnings=(*plan.warnings, *notes),
+    )
+
+
+def _chosen(t: TensorPlan, calibrated: Calibrated, reached: Collection[str]) -> TensorPlan:
+    """Marks what the method chooses. reached: the source's tensors that the text goes through."""
+    if t.action is not Action.QUANTIZE or t.format is None or not chooses(calibrated.method, t.format):
+        return t
+    return replace(t, chosen_by=calibrated.name) if all(s.name in reached for s in t.source.sources) else t
+
+
+def _rows(calibrated: Calibrated) -> int:
+    return calibrated.text.tokens
+
+
+def _seconds(config: DecoderConfig, calibrated: Calibrated) -> float:
+    """Wall time on this machine's cores, roughly."""
+    if calibrated.imatrix:
+        return 0.0
+    tokens = _rows(calibrated)
+    steps = steps_of_choice(calibrated)
+    passes = 1 + sum(t.needs_statistics for t in steps.transforms)
+    passes += steps.solver is not None and steps.solver.follows_full
+    core_seconds = passes * tokens * layer_flops(config) * config.layers / CORE_FLOPS
+    if steps.solver is not None:
+        core_seconds += tokens * _gram_flops(config) * config.layers / CORE_FLOPS
+    core_seconds += sum(t.seconds_for(config, tokens) for t in steps.transforms)
+    return core_seconds / worker_count()
+
+
+def layer_flops(config: DecoderConfig) -> float:
+    """Float operations of one token in one block; with experts, of those that it is sent to."""
+    width, heads = config.hidden, config.head_dim * (2 * config.heads + 2 * config.kv_heads)
+    inner = config.expert_intermediate * config.experts_used if config.experts else config.intermediate
+    return 2.0 * width * (heads + 3 * inner)
+
+
+def _gram_flops(config: DecoderConfig) -> float:
+    """Of the Gram matrices of one block's inputs, for one token; half of each is computed."""
+    inner = config.expert_intermediate if config.experts else config.intermediate
+    share = config.experts_used if config.experts else 1
+    return float((2 + share * bool(config.experts)) * config.hidden**2 + config.heads**2 * config.head_dim**2) + (
+        share * inner**2
+    )
+
+
+def block_bytes(config: DecoderConfig) -> int:
+    """float32 bytes of the largest block."""
+    heads = config.head_dim * (2 * config.heads + 2 * config.kv_heads)
+    inner = config.expert_intermediate * config.experts if config.experts else config.intermediate
+    return 4 * config.hidden * (heads + 3 * inner)
+
+
+def _memory(config: DecoderConfig, calibrated: Calibrated) -> int:
+    """Three times the largest block, what the tokens are at its widest place, and the program."""
+    inner = config.expert_intermediate if config.experts else config.intermediate
+    width = max(inner, config.heads * config.head_dim) + 2 * config.hidden
+    return 3 * block_bytes(config) + 4 * _rows(calibrated) * width + BASE_MEMORY
+
+
+def _scratch(
+    config: DecoderConfig, calibrated: Calibrated, chosen: Sequence[TensorPlan], tensors: Sequence[TensorPlan]
+) -> int:
+    """Codes and scales of chosen weights, float32 of transformed ones, and the tokens between two blocks."""
+    if not calibrated.needs_blocks:
+        return 0
+    codes = sum(round(t.values * 1.2) for t in chosen) if calibrated.method is not DataMethod.NONE else 0
+    floats = 4 * sum(t.values for t in tensors if len(t.shape) > 1) if calibrated.transforms else 0
+    return codes + floats + 2 * 4 * _rows(calibrated) * config.hidden
+
+
+def needs_own_head(checkpoint: Checkpoint, calibrated: Calibrated) -> bool:
+    """Whether the output gets a head beside the embedding, which served as both."""
+    config = check_can_calibrate(checkpoint, calibrated)
+    gguf = checkpoint.container is Container.GGUF
+    head = "output.weight" if gguf else "lm_head.weight"
+    tied = not any(t.name == head and not t.tied_to for t in checkpoint.tensors)
+    return tied and any(t.unties(config) for t in steps_of_choice(calibrated).transforms)
