@@ -14,6 +14,7 @@ from core.export.ecosystems import ECOSYSTEMS
 from core.formats import FORMATS, Format, Method, find_format
 from core.formats.coded import Coded
 from core.formats.numbers import Integers
+from core.methods.choice import DataMethod
 from core.models.gguf_tensors import MappedTensor
 from core.models.shape import ModelShape
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
@@ -65,6 +66,8 @@ def decide(
     tied = not any(t.role is Role.HEAD and len(t.shape) > 1 for t in tensors)
     keeps = bool(recipe.keep or recipe.keep_first or recipe.keep_last)
     mixed = not target.is_folder
+    data = recipe.calibrated
+    importance = data is not None and data.method is DataMethod.IMPORTANCE
     order = dict.fromkeys(Role, 0)
     fates: dict[str, Fate] = {}
     choices: dict[tuple[object, ...], mixes.Choice] = {}
@@ -78,7 +81,7 @@ def decide(
             choice = None if placed else choices.get(t.kind)
             if choice is None:
                 subject = mixes.Subject(t.role, t.layer, order[t.role], t.shape)
-                choice = mixes.choose(target, subject, model, tied, importance=False)
+                choice = mixes.choose(target, subject, model, tied, importance)
                 if not placed:
                     choices[t.kind] = choice
         if len(t.shape) > 1:

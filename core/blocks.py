@@ -70,8 +70,10 @@ def fits_rows(t: TensorPlan) -> bool:
     return t.format is not None and t.format.scales_rows and t.columns > LONG_ROW
 
 
-def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
+def split(index: int, t: TensorPlan, threads: int, matrices: int = 1) -> list[Block]:
     """Blocks of a tensor, in order, small enough that all blocks in flight stay within BLOCK_BUDGET.
+
+    matrices: of so many that are stacked none shares a block with another.
 
     Long rows are cut; a tensor without rows is one empty block.
     """
@@ -87,7 +89,9 @@ def split(index: int, t: TensorPlan, threads: int) -> list[Block]:
         values = max(values, min(unit, t.rows) * t.columns)
     if fits_rows(t):
         values = min(values, unit * t.columns - 1)  # cut, so that rows that were fitted together are blocks together
-    matrix = t.shape[-2] if t.format is not None and t.format.needs_amax and len(t.shape) > 2 else t.rows
+    matrix = t.rows // matrices
+    if t.format is not None and t.format.needs_amax and len(t.shape) > 2:
+        matrix = t.shape[-2]
     return [
         Block(index, base + start, base + stop, columns)
         for base in range(0, t.rows, max(1, matrix))  # a block stays inside one matrix of a stack

@@ -50,8 +50,7 @@ class TensorPlan:
     source: how its values are read. reason: one clause, why this format. fallback: it is not the format that the
     target wanted, because its rows do not divide. fused: other tensors that a runtime makes one with it, where the
     format has one scale for all of them. rounding: where codes are taken over, by how much of itself a value may
-    change, since a scale is stored as its reciprocal. chosen_by: the method that chooses its numbers from data; '' where
-    none does.
+    change, since a scale is stored as its reciprocal. chosen_by: the method that chooses its numbers from data, or ''.
     """
 
     name: str

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 from core.blocks import Block, BlockResult, BlockWorker, split, values_of, with_options
@@ -338,10 +339,19 @@ def _blocks(
     families: dict[frozenset[str], EncodeOptions] = {}
     for i, t in enumerate(prepared.tensors):
         if i not in entries:
-            blocks = split(i, t, threads)
-            left[i] = len(blocks)
             own = replace(options, input_amax=inputs.get(t.name, 0.0))
-            yield from with_options(prepared.checkpoint, t, blocks, own, token, families)
+            weighed = _weighed(own, prepared.importance.get(t.name))
+            blocks = split(i, t, threads, len(weighed))
+            left[i] = len(blocks)
+            each = max(1, t.rows // len(weighed))
+            for number, one in enumerate(weighed):
+                some = blocks if len(weighed) == 1 else [b for b in blocks if b.start // each == number]
+                yield from with_options(prepared.checkpoint, t, some, one, token, families)
+
+
+def _weighed(options: EncodeOptions, importance: np.ndarray | None) -> list[EncodeOptions]:
+    """For each of the matrices that a tensor stacks, where these have an importance [matrices, K] of their own."""
+    return [options] if importance is None else [replace(options, importance=row) for row in importance]
 
 
 def _verify(

@@ -18,6 +18,15 @@ def gram(pieces: Iterable[np.ndarray], columns: int) -> tuple[np.ndarray, int]:
     return total / np.float32(max(rows, 1)), rows
 
 
+def squares(pieces: Iterable[np.ndarray], columns: int) -> tuple[np.ndarray, int]:
+    """Σx² of each channel, float32 [K], and over how many rows."""
+    total, rows = np.zeros(columns, np.float64), 0
+    for x in pieces:
+        total += np.einsum("rk,rk->k", x, x)
+        rows += len(x)
+    return total.astype(np.float32), rows
+
+
 def drift(pieces: Iterable[np.ndarray], full: Iterable[np.ndarray], columns: int) -> np.ndarray:
     """Mean of (x_full − x) xᵀ, float32 [K, K], over the same rows of both."""
     total, rows = np.zeros((columns, columns), np.float32), 0

@@ -15,13 +15,15 @@ import numpy as np
 import torch
 
 from core.calibration.forward import BlockForward, Product
+from core.calibration.imatrix import ImportanceMatrix, gather
 from core.calibration.text import Samples
 from core.checkpoint.base import Checkpoint, Container
 from core.formats import EncodeOptions, Format, Method
 from core.formats.numbers import Codes, Numbers
-from core.methods.gram import drift, gram, input_statistics
+from core.methods.gram import drift, gram, input_statistics, squares
 from core.methods.prepare import can_solve
-from core.methods.problem import Problem, Solver
+from core.methods.problem import Problem
+from core.methods.progress import BlockProgress
 from core.methods.scratch import BlockFile, Scratch
 from core.methods.steps import Steps
 from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
@@ -35,19 +37,11 @@ from core.threads import worker_count
 _OUTER = "outer"
 
 
-@dataclass(frozen=True)
-class BlockProgress:
-    """done of total blocks are finished; name: of the weight that was chosen last, '' between blocks."""
-
-    done: int
-    total: int
-    name: str = ""
-
-
 def calibrate_weights(
     plan: Plan, checkpoint: Checkpoint, samples: Samples, steps: Steps, scratch: Path, token: CancelToken, resume: bool
-) -> Generator[BlockProgress, None, CalibratedCheckpoint]:
-    """Choose all that a plan's recipe wants chosen from data; returns the source as it is then.
+) -> Generator[BlockProgress, None, tuple[CalibratedCheckpoint, ImportanceMatrix | None]]:
+    """Choose all that a plan's recipe wants chosen from data; returns the source as it is then, and the importance
+    where that was measured.
 
     scratch: the output, beside which the work waits. Raises UserError; Cancelled, which leaves finished blocks.
     """
@@ -57,7 +51,7 @@ def calibrate_weights(
     folder = Scratch(scratch, job, resume)
     walk = _Walk(plan, checkpoint, samples, steps, folder, token)
     yield from walk.run()
-    return walk.view()
+    return walk.view(), walk.importance() if steps.measures_importance else None
 
 
 class _Walk:
@@ -128,10 +122,10 @@ class _Walk:
             statistics = transform.block(forward.config, layer, weights, statistics, self._all_numbers(), self._token)
         floats = _changes(loaded, weights)
         originals = weights.copy() if self._follows_full else None
-        choosing = _Choosing(self._formats, self._numbers, steps.solver, self._token)
+        choosing = _Choosing(self._formats, self._numbers, steps, self._token)
         forward.run(layer, weights, choosing, originals)
         yield BlockProgress(layer, forward.layers, next(reversed(choosing.solved), ""))
-        self._folder.write_block(f"{layer:06}", floats, choosing.solved)
+        self._folder.write_block(f"{layer:06}", floats, choosing.solved, choosing.squares)
 
     def _all_numbers(self) -> dict[str, Numbers]:
         return {name: form.numbers for name, form in self._formats.items() if form.numbers is not None}
@@ -174,6 +168,14 @@ class _Walk:
             added,
             config,
         )
+
+    def importance(self) -> ImportanceMatrix:
+        """What the blocks' inputs were, where that is measured."""
+        sums = {}
+        for layer in range(self._forward.layers):
+            sums.update(BlockFile(self._folder.block_file(f"{layer:06}")).squares())
+        length = self._forward.ids.shape[1]
+        return gather(sums, length, experts=self._forward.config.experts)
 
     def _added(self) -> TensorInfo:
         """A head of its own, where the embedding was the head."""
@@ -218,33 +220,39 @@ class _Choosing:
 
     formats: Mapping[str, Format]
     numbers: Mapping[str, Numbers]
-    solver: Solver | None
+    steps: Steps
     token: CancelToken
     solved: dict[str, Codes] = field(default_factory=dict)
+    squares: dict[str, tuple[np.ndarray, int]] = field(default_factory=dict)
 
     def product(self, product: Product, weights: BlockWeights) -> None:
+        if self.steps.measures_importance:
+            self.squares |= dict.fromkeys(product.names, squares(product.pieces(), product.columns))
         wanted = [name for name in product.names if name in self.numbers]
-        if wanted and self.solver is not None:
+        if wanted:
             self._solve(product, weights, wanted)
         for name in product.names:
             if name in self.formats and name not in self.numbers:
-                weights.matrices[name] = _encoded(weights.matrices[name], self.formats[name])
+                total, rows = self.squares.get(name, (None, 0))
+                means = None if total is None or not rows else total / np.float32(rows)
+                weights.matrices[name] = _encoded(weights.matrices[name], self.formats[name], means)
 
     def _solve(self, product: Product, weights: BlockWeights, names: Sequence[str]) -> None:
-        assert self.solver is not None
+        solver = self.steps.solver
+        assert solver is not None
         found, tokens = gram(product.pieces(), product.columns)
         moved = None if product.full is None else drift(product.pieces(), product.full(), product.columns)
         for name in names:
             self.token.check()
             numbers = self.numbers[name]
-            codes = self.solver.solve(Problem(name, weights.matrices[name], found, moved, tokens, numbers), self.token)
+            codes = solver.solve(Problem(name, weights.matrices[name], found, moved, tokens, numbers), self.token)
             self.solved[name] = codes
             weights.matrices[name] = numbers.values(codes)
 
 
-def _encoded(weight: np.ndarray, form: Format) -> np.ndarray:
+def _encoded(weight: np.ndarray, form: Format, importance: np.ndarray | None) -> np.ndarray:
     """What is left of a weight in a format, float32 [N, K]."""
-    options = EncodeOptions(method=Method.SEARCH, threads=worker_count())
+    options = EncodeOptions(method=Method.SEARCH, importance=importance, threads=worker_count())
     if form.needs_amax:
         options = form.fit(lambda: iter([weight]), options)
     parts = [np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in form.encode(weight, options)]

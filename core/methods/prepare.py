@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.formats import Format
@@ -14,8 +16,8 @@ from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
-    from core.methods.pipeline import BlockProgress
     from core.methods.problem import Solver
+    from core.methods.progress import BlockProgress
     from core.methods.steps import Steps
     from core.methods.view import CalibratedCheckpoint
 
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Prepared:
     """checkpoint: what is read and packed. reference: what errors are measured against. tensors: the plan's, with what
-    was chosen as their source."""
+    was chosen as their source. importance: of output tensors, float32 [matrices, K]."""
 
     checkpoint: Checkpoint
     reference: Checkpoint
     tensors: tuple[TensorPlan, ...]
+    importance: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def unprepared(plan: Plan, checkpoint: Checkpoint) -> Prepared:
@@ -40,14 +43,24 @@ def prepare_weights(
 ) -> Generator[BlockProgress, None, Prepared]:
     """Choose what the recipe wants chosen from data. Raises UserError; Cancelled, after which a run can be resumed."""
     calibrated = plan.recipe.calibrated
-    if calibrated is None or not calibrated.needs_blocks:
+    if calibrated is None:
         return unprepared(plan, checkpoint)
+    from core.methods.importance import by_output, importance_of
+
+    if not calibrated.needs_blocks:
+        found = yield from importance_of(checkpoint, calibrated, token)
+        weights = by_output(plan.tensors, found.for_checkpoint(checkpoint, checkpoint.architecture))
+        return replace(unprepared(plan, checkpoint), importance=weights)
     from core.calibration.text import samples
     from core.methods.pipeline import calibrate_weights
 
     text = samples(checkpoint, calibrated.text, token)
-    view = yield from calibrate_weights(plan, checkpoint, text, steps_of_choice(calibrated), output, token, resume)
-    return Prepared(view, view.unsolved, tuple(_of_view(t, view) for t in plan.tensors))
+    view, measured = yield from calibrate_weights(
+        plan, checkpoint, text, steps_of_choice(calibrated), output, token, resume
+    )
+    tensors = tuple(_of_view(t, view) for t in plan.tensors)
+    by_source = {} if measured is None else measured.for_checkpoint(checkpoint, checkpoint.architecture)
+    return Prepared(view, view.unsolved, tensors, by_output(plan.tensors, by_source))
 
 
 def chooses(method: DataMethod, form: Format) -> bool:
@@ -81,7 +94,8 @@ def steps_of_choice(calibrated: Calibrated) -> Steps:
             from core.methods.rotation import Rotation
 
             transforms.append(Rotation(calibrated.text.seed))
-    return Steps(tuple(transforms), _solver(calibrated.method))
+    method = calibrated.method
+    return Steps(tuple(transforms), _solver(method), method is DataMethod.IMPORTANCE)
 
 
 def _solver(method: DataMethod) -> Solver | None:

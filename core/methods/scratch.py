@@ -73,8 +73,15 @@ class Scratch:
     def has_block(self, name: str) -> bool:
         return self.block_file(name).is_file()
 
-    def write_block(self, name: str, floats: Mapping[str, np.ndarray], solved: Mapping[str, Codes]) -> None:
-        """floats: changed weights, float32, by GGUF's names; solved: codes of weights, by the same."""
+    def write_block(
+        self,
+        name: str,
+        floats: Mapping[str, np.ndarray],
+        solved: Mapping[str, Codes],
+        squares: Mapping[str, tuple[np.ndarray, int]] | None = None,
+    ) -> None:
+        """floats: changed weights, float32, by GGUF's names; solved: codes of weights; squares: Σx² of their inputs and
+        over how many tokens, by the same names."""
         arrays: dict[str, np.ndarray] = {f"{n}|float": np.ascontiguousarray(a) for n, a in floats.items()}
         about: dict[str, Any] = {}
         for weight, codes in solved.items():
@@ -82,7 +89,10 @@ class Scratch:
                 if (a := getattr(codes, part)) is not None:
                     arrays[f"{weight}|{part}"] = np.ascontiguousarray(a)
             about[weight] = [codes.tensor_scale, codes.tile, codes.input_scale]
-        self._write(self.block_file(name), arrays, {"codes": json.dumps(about)})
+        counts = {}
+        for weight, (total, count) in (squares or {}).items():
+            arrays[f"{weight}|squares"], counts[weight] = total, count
+        self._write(self.block_file(name), arrays, {"codes": json.dumps(about), "tokens": json.dumps(counts)})
 
     def write_state(self, layer: int, arrays: Mapping[str, np.ndarray]) -> None:
         """What is needed to go on with that block."""
@@ -120,11 +130,16 @@ class BlockFile:
         names = set(self._file.keys())
         self.floats = tuple(sorted(n.removesuffix("|float") for n in names if n.endswith("|float")))
         self._about: dict[str, list[float]] = json.loads(self._file.metadata()["codes"])
+        self._tokens: dict[str, int] = json.loads(self._file.metadata()["tokens"])
         self._names = names
 
     @property
     def solved(self) -> tuple[str, ...]:
         return tuple(self._about)
+
+    def squares(self) -> dict[str, tuple[np.ndarray, int]]:
+        """Σx² [K] of each weight's input, and over how many tokens."""
+        return {w: (self._file.get_tensor(f"{w}|squares"), count) for w, count in self._tokens.items()}
 
     def shape(self, weight: str, part: str) -> tuple[int, ...]:
         return tuple(self._file.get_slice(f"{weight}|{part}").get_shape())

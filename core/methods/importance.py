@@ -1,0 +1,71 @@
+"""Importance for a run: from a file of llama.cpp's, from what was measured before, or measured now."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from core.calibration.imatrix import ImportanceMatrix
+from core.calibration.imatrix_file import read_imatrix, write_imatrix
+from core.calibration.text import Samples, samples
+from core.checkpoint.base import Checkpoint
+from core.errors import UserError
+from core.inspect.cache import cache_folder, used
+from core.methods.choice import Calibrated
+from core.methods.progress import BlockProgress
+from core.plan import TensorPlan
+from core.progress import CancelToken
+
+VERSION = 1  # of what is measured: another one is measured anew
+
+
+def importance_of(
+    checkpoint: Checkpoint, calibrated: Calibrated, token: CancelToken
+) -> Generator[BlockProgress, None, ImportanceMatrix]:
+    """The matrix that a recipe means. What is measured is kept on the disk, by the checkpoint's fingerprint and the
+    samples. Raises UserError; Cancelled."""
+    if calibrated.imatrix:
+        return read_imatrix(Path(calibrated.imatrix))
+    text = samples(checkpoint, calibrated.text, token)
+    path = _cache_path(checkpoint, text)
+    known = _cached(path)
+    if known is not None:
+        return known
+    from core.calibration.statistics import measure_importance
+
+    found = yield from measure_importance(checkpoint, text, token)
+    with suppress(OSError, UserError):  # without room nothing is kept, and the next time measures again
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_imatrix(path, found)
+    return found
+
+
+def _cache_path(checkpoint: Checkpoint, text: Samples) -> Path:
+    key = f"{VERSION} {checkpoint.fingerprint()} {text.fingerprint}"
+    return cache_folder() / f"importance-{hashlib.sha256(key.encode()).hexdigest()[:40]}.gguf"
+
+
+def _cached(path: Path) -> ImportanceMatrix | None:
+    try:
+        found = read_imatrix(path)
+    except (OSError, UserError):
+        return None
+    used(path)
+    return found
+
+
+def by_output(tensors: Sequence[TensorPlan], by_source: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Mean squares of each output tensor that is chosen so: float32 [matrices, K], or [1, K] for one matrix.
+
+    by_source: by the source's tensor names, [experts, K].
+    """
+    found = {}
+    for t in tensors:
+        parts = [by_source[s.name] for s in t.source.sources if s.name in by_source] if t.chosen_by else []
+        if parts and len(parts) == len(t.source.sources):
+            found[t.name] = np.concatenate(parts) if len(t.shape) > 2 else parts[0]
+    return found
