@@ -208,7 +208,9 @@ def _version() -> str:
 
 
 def _recipe_options(p: argparse.ArgumentParser) -> None:
+    from core.calibration.settings import Domain
     from core.formats import Method
+    from core.methods.choice import DataMethod, Transform
     from core.recipe import KeepGroup, Misfit
 
     p.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
@@ -232,9 +234,32 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
     )
     p.add_argument("--keep-first", type=int, default=None, metavar="N", help="keep the first N layers in 16 bits")
     p.add_argument("--keep-last", type=int, default=None, metavar="N", help="keep the last N layers in 16 bits")
+    data = [m.value for m in DataMethod if m is not DataMethod.NONE]
     p.add_argument(
-        "--method", choices=[m.value for m in Method], help="how the numbers are chosen; default: clip-search"
+        "--method",
+        choices=[m.value for m in Method] + data,
+        help=f"how the numbers are chosen; default: clip-search. From what a text sends through the model: "
+        f"{', '.join(data)}",
     )
+    p.add_argument(
+        "--transform",
+        action="append",
+        default=[],
+        choices=[t.value for t in Transform],
+        help="change the weights first so that they lose less; the model computes the same",
+    )
+    p.add_argument(
+        "--calibration-text", metavar="PATH", help="calibrate on this file or folder instead of the bundled text"
+    )
+    p.add_argument(
+        "--domain", action="append", default=[], choices=[d.value for d in Domain], help="of the bundled text only this"
+    )
+    p.add_argument("--samples", type=int, metavar="N", help="pieces of text that are sent through; default: 64")
+    p.add_argument("--length", type=int, metavar="N", help="tokens of each piece; default: 512")
+    p.add_argument("--seed", type=int, metavar="N", help="of the choice of pieces; default: 0")
+    p.add_argument("--chat", action="store_true", help="wrap the text in the model's chat template")
+    p.add_argument("--alpha", type=float, metavar="A", help="SmoothQuant's share, 0 to 1; default: searched")
+    p.add_argument("--imatrix", metavar="FILE", help="an importance matrix of llama.cpp's, for --method importance")
     p.add_argument(
         "--misfit",
         choices=[m.value for m in Misfit],

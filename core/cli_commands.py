@@ -13,9 +13,9 @@ from typing import Any
 
 from core.catalog import base_of, bits_text, granularity_text, kind_of, readers, use_of, uses
 from core.checkpoint import Checkpoint, open_checkpoint
+from core.cli_calibration import calibrated_of, method_of
 from core.errors import UserError
 from core.format_table import format_table
-from core.formats import Method
 from core.hardware.matrix import family
 from core.plan import Plan, make_plan, misfit_costs
 from core.progress import CancelToken, Progress, TensorResult
@@ -51,7 +51,8 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         keep=recipe.keep | {KeepGroup(k) for k in args.keep_group},
         keep_first=recipe.keep_first if args.keep_first is None else _not_negative(args.keep_first),
         keep_last=recipe.keep_last if args.keep_last is None else _not_negative(args.keep_last),
-        method=Method(args.method) if args.method else recipe.method,
+        method=method_of(args) or recipe.method,
+        calibrated=calibrated_of(args, recipe.calibrated),
         misfit=Misfit(args.misfit) if args.misfit else recipe.misfit,
     )
     if not recipe.target:
@@ -161,6 +162,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
                 "bytes": t.bytes.total,
                 "shape": list(t.shape),
                 "reason": t.reason,
+                "chosen_by": t.chosen_by or None,
                 "fallback": t.fallback,
             }
             for t in plan.tensors

@@ -21,6 +21,7 @@ import psutil
 from core.blocks import Block, BlockResult, BlockWorker, split, values_of, with_options
 from core.calibrate import calibrate
 from core.checkpoint.base import Checkpoint
+from core.cli_calibration import calibration_words
 from core.errors import UserError
 from core.finished import is_finished
 from core.formats import EncodeOptions
@@ -170,7 +171,8 @@ class _Clock:
         self.check_bytes = sum(p.nbytes for p in plan.layout.parts)
         self.bytes_total = plan.source_bytes_read + self.check_bytes
         self._calibration = calibration_seconds(plan.tensors)
-        self._total = sum(self._cost) + self.check_bytes / DISK_BYTES_PER_SECOND + self._calibration
+        self._choosing = plan.choosing_seconds
+        self._total = sum(self._cost) + self.check_bytes / DISK_BYTES_PER_SECOND + self._calibration + self._choosing
         self._skipped = self._done = 0.0
         self.bytes_done = 0
 
@@ -191,6 +193,10 @@ class _Clock:
     def calibrated(self, share: float) -> None:
         """So much more of the calibration is done."""
         self._done += self._calibration * share
+
+    def chosen(self, share: float) -> None:
+        """So much more of what is chosen from data is done."""
+        self._done += self._choosing * share
 
     def checked(self, nbytes: int) -> None:
         self._done += nbytes / DISK_BYTES_PER_SECOND
@@ -220,12 +226,16 @@ def _prepare(
 ) -> Generator[Progress, None, Prepared]:
     """What the recipe wants chosen from data, before anything is written."""
     job = prepare_weights(plan, checkpoint, output, token, resume)
+    before = 0.0
     while True:
         try:
             step = next(job)
         except StopIteration as stop:
+            clock.chosen(1.0 - before)
             return stop.value
         token.check()
+        clock.chosen(step.done / step.total - before)
+        before = step.done / step.total
         now = clock.progress("calibrating", plan, 0, None)
         yield replace(now, tensor=step.name, tensor_index=max(0, step.done - 1), tensor_count=step.total)
 
@@ -438,7 +448,9 @@ def peak_rss_bytes() -> int:
 def command_line(recipe: Recipe, source: Path, output: Path) -> str:
     """The command that does the same without a window."""
     words = ["bitsmith", "convert", str(source), "--to", recipe.target, "-o", str(output)]
-    words += ["--method", recipe.method.value] if recipe.method is not Recipe().method else []
+    words += calibration_words(recipe.calibrated)
+    if recipe.method is not Recipe().method and "--method" not in words:
+        words += ["--method", recipe.method.value]
     for r in recipe.rules:
         words += ["--rule", f"{r.pattern}={r.format}"]
     for k in sorted(k.value for k in recipe.keep):

@@ -73,6 +73,7 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
         plan,
         tensors=tensors,
         expected_seconds=plan.expected_seconds + seconds,
+        choosing_seconds=seconds,
         expected_memory=max(plan.expected_memory, _memory(config, calibrated)),
         scratch_bytes=plan.scratch_bytes + _scratch(config, calibrated, chosen, plan.tensors),
         warnings=(*plan.warnings, *notes),

@@ -1,0 +1,81 @@
+"""The options of a command line that say what is chosen from data, as a part of a recipe, and back."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+from core.calibration.settings import CalibrationText, Domain
+from core.errors import UserError
+from core.formats import Method
+from core.methods.choice import Calibrated, DataMethod, Transform
+
+_DATA = {m.value for m in DataMethod} - {DataMethod.NONE.value}
+
+
+def calibrated_of(args: argparse.Namespace, recipe: Calibrated | None) -> Calibrated | None:
+    """What the options say; where they say nothing, what the recipe does. Raises UserError for options that go with no
+    method."""
+    changes: dict[str, Any] = {}
+    if args.method in _DATA:
+        changes["method"] = DataMethod(args.method)
+    elif args.imatrix:
+        changes["method"] = DataMethod.IMPORTANCE
+    if args.transform:
+        changes["transforms"] = tuple(Transform(t) for t in args.transform)
+    if args.alpha is not None:
+        changes["alpha"] = args.alpha
+    if args.imatrix:
+        changes["imatrix"] = args.imatrix
+    text = _text_of(args)
+    if args.method and args.method not in _DATA and not args.transform:
+        recipe = None  # a method without data takes the place of the recipe's
+    if not changes and recipe is None:
+        if text:
+            raise UserError(
+                "A calibration text is given, and no method that reads it.", "Add --method gptq, or a --transform."
+            )
+        return None
+    if recipe is None:
+        recipe = Calibrated(DataMethod.NONE, (Transform.AWQ,)) if "method" not in changes else Calibrated()
+    return replace(recipe, **changes, text=replace(recipe.text, **text))
+
+
+def method_of(args: argparse.Namespace) -> Method | None:
+    """The method without data that the options name."""
+    return Method(args.method) if args.method and args.method not in _DATA else None
+
+
+def _text_of(args: argparse.Namespace) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "path": args.calibration_text,
+        "domains": tuple(Domain(d) for d in args.domain),
+        "samples": args.samples,
+        "length": args.length,
+        "seed": args.seed,
+        "chat": args.chat,
+    }
+    given = {name: value for name, value in found.items() if value not in (None, (), False)}
+    if "path" in given and "domains" not in given:
+        given["domains"] = ()
+    return given
+
+
+def calibration_words(calibrated: Calibrated | None) -> list[str]:
+    """The options that say the same."""
+    if calibrated is None:
+        return []
+    text, usual = calibrated.text, CalibrationText()
+    words = [] if calibrated.method is DataMethod.NONE else ["--method", calibrated.method.value]
+    for transform in calibrated.transforms:
+        words += ["--transform", transform.value]
+    words += ["--calibration-text", text.path] if text.path else []
+    for domain in text.domains:
+        words += ["--domain", domain.value]
+    for name in ("samples", "length", "seed"):
+        if getattr(text, name) != getattr(usual, name):
+            words += [f"--{name}", str(getattr(text, name))]
+    words += ["--chat"] if text.chat else []
+    words += ["--alpha", f"{calibrated.alpha:g}"] if calibrated.alpha is not None else []
+    return words + (["--imatrix", calibrated.imatrix] if calibrated.imatrix else [])
