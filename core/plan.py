@@ -103,8 +103,8 @@ class Plan:
 
     warnings: sentences for the user, shown before the run. bits_per_weight: payload and metadata of all tensors over
     all values. expected_seconds, expected_memory: estimates (bytes of resident memory). scratch_bytes: room on the disk
-    that a run asks for beside the output, which needs no second copy. choosing_seconds: of the expected ones, those that
-    go by before anything is written, while numbers are chosen from data.
+    that a run asks for beside the output, which needs no second copy. choosing_seconds: of the expected ones,
+    those that go by before anything is written, while numbers are chosen from data.
     """
 
     recipe: Recipe
