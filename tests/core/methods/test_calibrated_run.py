@@ -1,0 +1,209 @@
+"""From a recipe with data to a finished file: what was chosen is what is stored, for every packing; kill and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from decoder_models import write_model
+from job_help import digest, drive
+
+from core.calibration.settings import CalibrationText
+from core.checkpoint import open_checkpoint
+from core.checkpoint.base import Checkpoint
+from core.errors import Cancelled, UserError
+from core.formats import EncodeOptions, Method
+from core.formats.numbers import Codes, Numbers
+from core.methods import prepare
+from core.methods.choice import Calibrated, DataMethod, Transform
+from core.methods.problem import Problem
+from core.methods.scratch import scratch_path
+from core.plan import Plan, make_plan
+from core.progress import CancelToken
+from core.recipe import Recipe
+from core.run import run
+
+TEXT = CalibrationText(samples=2, length=24)
+
+
+@dataclass
+class Odd:
+    """Chooses codes that no rounding would: one more where the input is large. Remembers what it was shown."""
+
+    follows_full: bool = False
+    seen: dict[str, tuple[Problem, np.ndarray]] = field(default_factory=dict)
+
+    def why_not(self, numbers: Numbers) -> str:
+        return ""
+
+    def solve(self, problem: Problem, token: CancelToken) -> Codes:
+        token.check()
+        found = problem.numbers.quantize(problem.weight, EncodeOptions(Method.ROUND))
+        wide = np.diag(problem.gram) > np.median(np.diag(problem.gram))
+        found.codes[:, wide] = np.maximum(found.codes[:, wide], 1) - 1
+        self.seen[problem.name] = (problem, problem.numbers.values(found))
+        return found
+
+
+@pytest.fixture
+def solver(monkeypatch: pytest.MonkeyPatch) -> Odd:
+    odd = Odd()
+    monkeypatch.setattr(prepare, "_solver", lambda method: odd if method is DataMethod.GPTQ else None)
+    return odd
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    root = tmp_path_factory.mktemp("calibrated")
+
+    def make(name: str) -> Path:
+        if not (root / name).exists():
+            write_model(root / name, name)
+        return root / name
+
+    return make
+
+
+@pytest.fixture
+def llama(tiny: Callable[[str], Path]) -> Iterator[Checkpoint]:
+    with open_checkpoint(tiny("llama2")) as checkpoint:
+        yield checkpoint
+
+
+def plan_of(checkpoint: Checkpoint, target: str, **fields: object) -> Plan:
+    return make_plan(checkpoint, Recipe(target, calibrated=Calibrated(text=TEXT, **fields)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("llama2", "w4a16-g32"),
+        ("llama2", "w3a16-g32-asym"),
+        ("llama2", "gptq-4bit-g32"),
+        ("llama2", "awq-g32"),
+        ("llama2", "mlx-4bit-g32"),
+        ("llama2", "Q4_0"),
+        ("smollm", "Q8_0"),
+        ("qwen3moe", "Q4_0"),
+        ("qwen3moe", "w4a16-g32"),
+        ("phi3", "w8a16-channel"),
+        ("gemma3", "Q8_0"),
+    ],
+)
+def test_what_was_chosen_is_what_is_stored(
+    name: str, target: str, tiny: Callable[[str], Path], tmp_path: Path, solver: Odd
+) -> None:
+    output = tmp_path / ("out.gguf" if target.startswith("Q") else "out")
+    with open_checkpoint(tiny(name)) as checkpoint:
+        plan = plan_of(checkpoint, target)
+        steps, result = drive(run(plan, checkpoint, output, CancelToken()))
+        count = sum(bool(t.chosen_by) for t in plan.tensors)
+    assert result.actual_bytes == plan.bytes_total
+    assert {s.phase for s in steps} >= {"calibrating", "writing", "verifying"}
+    assert not scratch_path(output).exists()
+    assert count
+    stored = {}
+    with open_checkpoint(output) as written:
+        for t in written.tensors:
+            rows = written.read_rows(t)
+            stored[t.name] = rows.reshape(t.shape)
+    wanted = [values for _, values in solver.seen.values()]
+    if name == "phi3":  # which keeps them as one
+        fused = [("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("attn_output",), ("ffn_down",)]
+        parts = [[solver.seen[f"blk.{i}.{p}.weight"][1] for p in some] for i in range(2) for some in fused]
+        wanted = [np.concatenate(p) for p in parts]
+    kept = [np.sort(m.reshape(-1)) for v in stored.values() for m in (v if v.ndim == 3 else [v])]
+    for values in wanted:  # by their values, since rows and names differ between containers
+        flat = np.sort(values.reshape(-1))
+        assert any(flat.shape == k.shape and np.array_equal(flat, k) for k in kept)
+    finite = [r.error.snr_db for r in result.tensors if r.error is not None and r.name.endswith("weight")]
+    assert any(np.isfinite(snr) for snr in finite)  # errors are against the source, not against what was chosen
+
+
+def test_inputs_are_those_of_the_quantized_model(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
+    """The second block sees what the first one's codes give, and `drift` says how far that is from the original."""
+    solver.follows_full = True
+    drive(run(plan_of(llama, "w4a16-g32"), llama, tmp_path / "out", CancelToken()))
+    first, second = (solver.seen[f"blk.{i}.attn_q.weight"][0] for i in (0, 1))
+    assert first.drift is not None
+    assert not first.drift.any()
+    assert second.drift is not None
+    assert second.drift.any()
+    np.testing.assert_allclose(first.gram, first.gram.T, rtol=1e-5, atol=1e-6)
+    assert first.tokens == TEXT.tokens
+
+
+def test_a_killed_run_goes_on_at_its_block_with_the_same_bytes(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
+    plan = plan_of(llama, "w4a16-g32")
+    drive(run(plan, llama, tmp_path / "whole", CancelToken()))
+    output = tmp_path / "out"
+    job = run(plan, llama, output, CancelToken())
+    while next(job).tensor_index < 1:
+        pass
+    job.close()
+    assert scratch_path(output).is_dir()
+    solver.seen.clear()
+    drive(run(plan, llama, output, CancelToken(), resume=True))
+    assert "blk.0.attn_q.weight" not in solver.seen
+    assert solver.seen
+    assert digest(output) == digest(tmp_path / "whole")
+
+
+def test_another_text_starts_anew(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
+    output = tmp_path / "out"
+    job = run(plan_of(llama, "w4a16-g32"), llama, output, CancelToken())
+    while next(job).tensor_index < 1:
+        pass
+    job.close()
+    solver.seen.clear()
+    other = make_plan(llama, Recipe("w4a16-g32", calibrated=Calibrated(text=CalibrationText(samples=3, length=24))))
+    drive(run(other, llama, output, CancelToken()))
+    assert "blk.0.attn_q.weight" in solver.seen
+
+
+def test_a_folder_that_no_job_made_is_left_alone(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
+    output = tmp_path / "out"
+    scratch_path(output).mkdir()
+    (scratch_path(output) / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="no job made it"):
+        drive(run(plan_of(llama, "w4a16-g32"), llama, output, CancelToken()))
+    assert (scratch_path(output) / "mine.txt").read_text() == "mine"
+
+
+def test_cancelled(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
+    token = CancelToken()
+    job = run(plan_of(llama, "w4a16-g32"), llama, tmp_path / "out", token)
+    next(job)
+    token.cancel()
+    with pytest.raises(Cancelled):
+        drive(job)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("target", ["Q4_0", "w4a16-g32", "Q4_K"])
+@pytest.mark.parametrize("name", ["llama2", "qwen3moe"])
+def test_importance_lowers_the_weighed_error(
+    name: str, target: str, tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    with open_checkpoint(tiny(name)) as checkpoint:
+        recipe = Recipe(target, calibrated=Calibrated(DataMethod.IMPORTANCE, text=TEXT))
+        plan = make_plan(checkpoint, recipe)
+        assert any(t.chosen_by == "importance" for t in plan.tensors)
+        for output, one in ((tmp_path / "weighed", plan), (tmp_path / "plain", make_plan(checkpoint, Recipe(target)))):
+            drive(run(one, checkpoint, output.with_suffix(".gguf" if target[0] == "Q" else ""), CancelToken()))
+    assert digest(next(tmp_path.glob("weighed*"))) != digest(next(tmp_path.glob("plain*")))
+
+
+def test_what_can_not_be_chosen_is_said_beforehand(llama: Checkpoint, tiny: Callable[[str], Path]) -> None:
+    with pytest.raises(UserError, match="can not choose the numbers of"):
+        plan_of(llama, "IQ4_NL", method=DataMethod.GPTQ)
+    with pytest.raises(UserError, match="Nothing is quantized"):
+        plan_of(llama, "BF16", method=DataMethod.IMPORTANCE)
+    with pytest.raises(UserError, match="neither"):
+        Calibrated(DataMethod.NONE)
+    with pytest.raises(UserError, match="importance"):
+        Calibrated(DataMethod.GPTQ, imatrix="x.dat")
+    assert Calibrated(DataMethod.NONE, (Transform.AWQ, Transform.ROTATION)).name == "rotation + AWQ"
