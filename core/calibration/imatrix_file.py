@@ -211,7 +211,8 @@ def _gguf_bytes(matrix: ImportanceMatrix) -> bytes:
             if len(text) > MAX_NAME:
                 raise UserError(f"'{name}' is too long a name for an importance matrix.", "Use a .dat file.")
             head = struct.pack("<Q", len(text)) + text
-            infos.append(head + struct.pack("<IQQIQ", 2, *dims, _F32, len(data)))
+            axes = dims if experts > 1 else dims[:1]  # as llama-imatrix leaves out the last where it is 1
+            infos.append(head + struct.pack(f"<I{len(axes)}QIQ", len(axes), *axes, _F32, len(data)))
             data += np.ascontiguousarray(values, "<f4").tobytes()
             data += bytes(-len(data) % _ALIGNMENT)
     head = b"".join([b"GGUF", struct.pack("<IQQ", _VERSION, len(infos), len(records)), *records, *infos])

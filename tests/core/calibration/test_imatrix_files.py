@@ -65,8 +65,8 @@ def test_gguf_written_here_as_the_library_reads_it(tmp_path: Path) -> None:
     }
     found = {t.name: (t.tensor_type.name, t.shape.tolist(), t.data.reshape(-1).tolist()) for t in reader.tensors}
     assert found == {
-        "blk.0.attn_q.weight.in_sum2": ("F32", [3, 1], [8.0, 2.0, 0.5]),
-        "blk.0.attn_q.weight.counts": ("F32", [1, 1], [4.0]),
+        "blk.0.attn_q.weight.in_sum2": ("F32", [3], [8.0, 2.0, 0.5]),
+        "blk.0.attn_q.weight.counts": ("F32", [1], [4.0]),
         "blk.0.ffn_up_exps.weight.in_sum2": ("F32", [2, 3], [4.0, 8.0, 0.0, 0.0, 2.0, 6.0]),
         "blk.0.ffn_up_exps.weight.counts": ("F32", [1, 3], [2.0, 0.0, 4.0]),
     }
