@@ -78,9 +78,9 @@ def measure_activations(
     if known is not None:
         yield ActivationProgress(total, total, known.layers, cached=True)
         return replace(known, cut=cut)
-    weights = _lazy_weights(plan_weights(checkpoint, config), token)
+    weights = lazy_weights(plan_weights(checkpoint, config), token)
     program = decoder_program(config, weights, len(ids), 1, Arithmetic.EXACT, "F32")
-    run = _Layerwise(program, token)
+    run = Layerwise(program, token)
     layers: list[ActivationLayer] = []
     for done in run.layers(ids):
         found = run.finished()
@@ -143,7 +143,7 @@ class _FileRows:
         return np.concatenate(found)[places] if found else np.zeros((0, self.slot.shape[1]), np.float32)
 
 
-def _lazy_weights(plan: WeightPlan, token: CancelToken) -> DecoderWeights:
+def lazy_weights(plan: WeightPlan, token: CancelToken) -> DecoderWeights:
     """Vectors read, matrices left in their files."""
     matrices = {
         s.name: Matrix(s.shape[0], s.shape[1], s.stored.format, _FileRows(s)) for s in plan.slots if not s.is_vector
@@ -161,7 +161,7 @@ def _slot(weight: Matrix) -> Slot:
     return weight.stored.slot
 
 
-class _Layerwise(ReferenceProgram):
+class Layerwise(ReferenceProgram):
     """One sequence from its first token on; every product's input goes through a `Tap`. There are no logits."""
 
     def __init__(self, program: Program, token: CancelToken) -> None:
