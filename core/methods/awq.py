@@ -1,0 +1,145 @@
+"""Activation-aware weight quantization: channels that carry large inputs are enlarged before the weights are rounded.
+
+Lin et al., "AWQ: Activation-aware Weight Quantization" (2023). The scale of channel j is x̄ⱼ^α · w̄ⱼ^β, x̄ the mean |x|
+and w̄ the mean |w| as a share of its group's largest; the paper's two variants are β = 0 and β = α − 1. Here α and β are
+searched for the least error of the layer's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.formats.base import EncodeOptions, Method
+from core.formats.numbers import Numbers
+from core.methods.folding import Fold, folds, input_of
+from core.methods.looks import ROWS, Look, looks, product_energy
+from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
+from core.models.config import DecoderConfig
+from core.progress import CancelToken
+from core.threads import worker_count
+
+_STEPS = (0.25, 0.125, 0.0625)  # of α and β, one after the other
+_START = (0.5, 0.0)
+_TRIED = 12  # scales, about; known ones are not tried again
+_QUANTIZING = 128  # multiply-adds that take as long as the choice of one code, about
+_RATE = 2e10  # multiply-adds a second of one core with AVX2, about
+
+
+@dataclass(frozen=True)
+class Awq:
+    """method: that chooses the numbers afterwards, which the search then does too; weighted: that it weighs a column's
+    squared error by the mean square of its input."""
+
+    method: Method = Method.SEARCH
+    weighted: bool = True
+    needs_statistics = True
+    needs_gram = False
+
+    def why_not(self, config: DecoderConfig) -> str:
+        return ""
+
+    def note(self, config: DecoderConfig) -> str:
+        return ""
+
+    def unties(self, config: DecoderConfig) -> bool:
+        return False
+
+    def seconds_for(self, config: DecoderConfig, tokens: int) -> float:
+        """It does not depend on the text: the error is looked at for a sample of tokens."""
+        experts = max(1, config.experts)
+        width = config.expert_intermediate if config.experts else config.intermediate
+        columns = 2 * config.hidden + config.heads * config.head_dim + experts * width
+        return config.layers * _TRIED * columns * ROWS * (SAMPLE_ROWS + _QUANTIZING) / _RATE
+
+    def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
+        """Nothing: the head's input is not scaled."""
+
+    def block(
+        self,
+        config: DecoderConfig,
+        layer: int,
+        weights: BlockWeights,
+        statistics: Mapping[str, InputStatistics],
+        numbers: Mapping[str, Numbers],
+        token: CancelToken,
+    ) -> Mapping[str, InputStatistics]:
+        after = dict(statistics)
+        for fold in folds(config, layer, weights):
+            scale = self.scale(fold, weights, after, numbers, token)
+            if scale is None:
+                continue
+            wide = fold.apply(weights, scale)
+            after |= {name: after[name].divided(wide) for name in fold.consumers if name in after}
+        return after
+
+    def scale(
+        self,
+        fold: Fold,
+        weights: BlockWeights,
+        statistics: Mapping[str, InputStatistics],
+        numbers: Mapping[str, Numbers],
+        token: CancelToken,
+    ) -> np.ndarray | None:
+        """float32 [C]; None where none is better than 1 everywhere, no token came, nothing is quantized, or the
+        producer would suffer, because its rows share a scale."""
+        producer = numbers.get(fold.producer)
+        known = input_of(fold, statistics)
+        if known is None or (producer is not None and producer.tile != 1):
+            return None
+        seen = looks(fold.consumers, weights, statistics, numbers)
+        if not seen:
+            return None
+        x = _logarithm(fold.channels(known.mean_abs))
+        w = _logarithm(fold.channels(np.mean([_shares(look) for look in seen], axis=0)))
+        squares = [np.mean(np.square(look.sample), axis=0) for look in seen]
+        found: dict[tuple[float, float], float] = {}
+
+        def error(at: tuple[float, float]) -> float:
+            if at not in found:
+                scale = fold.columns(_scale(x, w, at))
+                found[at] = sum(self._error(*both, scale, token) for both in zip(seen, squares, strict=True))
+            return found[at]
+
+        best = _descend(error)
+        return _scale(x, w, best) if error(best) < error((0.0, 0.0)) else None
+
+    def _error(self, look: Look, square: np.ndarray, scale: np.ndarray, token: CancelToken) -> float:
+        """Σ over tokens and rows of the squared change of the output. square: float32 [K], mean over tokens of x²."""
+        token.check()
+        given = look.weight * scale
+        importance = square / scale**2 if self.weighted and self.method is Method.SEARCH else None
+        amax = float(np.abs(given).max(initial=0.0))
+        options = EncodeOptions(self.method, importance=importance, amax=amax, threads=worker_count())
+        change = look.numbers.values(look.numbers.quantize(given, options)) - given
+        return look.factor * product_energy(look.sample, change / scale, token)
+
+
+def _shares(look: Look) -> np.ndarray:
+    """float32 [K]: the mean over rows of |w| over its group's largest."""
+    weight, group = look.weight, look.numbers.group
+    size = group if group and weight.shape[1] % group == 0 else weight.shape[1]
+    sizes = np.abs(weight).reshape(len(weight), -1, size)
+    largest = sizes.max(axis=2, keepdims=True)
+    return np.mean(sizes / np.where(largest > 0, largest, 1), axis=0).reshape(-1)
+
+
+def _logarithm(x: np.ndarray) -> np.ndarray:
+    """Of figures that may be 0: those count as a thousandth of the mean."""
+    return np.log(np.maximum(x, max(float(x.mean()) * 1e-3, 1e-30))).astype(np.float32)
+
+
+def _scale(x: np.ndarray, w: np.ndarray, at: tuple[float, float]) -> np.ndarray:
+    logs = at[0] * x + at[1] * w
+    return np.exp(logs - (logs.max() + logs.min()) / 2).astype(np.float32)
+
+
+def _descend(error: Callable[[tuple[float, float]], float]) -> tuple[float, float]:
+    """α in 0 … 1 and β in −1 … 0 of a small error: the better of a few, then its neighbours in ever smaller steps."""
+    best = min(((0.0, 0.0), _START, (0.5, -0.5)), key=error)
+    for step in _STEPS:
+        around = [(best[0] + a * step, best[1] + b * step) for a, b in ((-1, 0), (1, 0), (0, -1), (0, 1))]
+        best = min([best, *(at for at in around if 0 <= at[0] <= 1 and -1 <= at[1] <= 0)], key=error)
+    return best

@@ -1,0 +1,119 @@
+"""Rotations that spread outliers over all channels, done once in the weights, so that any program runs the file.
+
+Ashkboos et al., "QuaRot" (2024), and Liu et al., "SpinQuant" (2024), without what happens while the model runs. The
+residual stream h becomes h R: a norm without gains commutes with an orthogonal R, so each gain goes into the weights
+that follow it first. Each head's values become v V, and the columns of the output projection take V back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.formats.numbers import Numbers
+from core.methods.folding import feed_forward_parts, folds
+from core.methods.hadamard import Orthogonal, random_hadamard
+from core.methods.transform import BlockWeights, InputStatistics
+from core.models.config import DecoderConfig
+from core.progress import CancelToken
+
+_GEMMA = ("gemma2", "gemma3")
+_HEAD = 1  # added to the seed for the rotation of the heads
+_RATE = 6e9  # multiply-adds a second of one core, with the copies around them
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """seed: of the random signs."""
+
+    seed: int = 0
+    needs_statistics = False
+    needs_gram = False
+
+    def why_not(self, config: DecoderConfig) -> str:
+        return ""
+
+    def note(self, config: DecoderConfig) -> str:
+        if turns_residual(config):
+            return ""
+        return (
+            "Norms behind each half of a layer keep the residual stream as it is; only each head's values are rotated."
+        )
+
+    def unties(self, config: DecoderConfig) -> bool:
+        """The head takes the last norm's gain, which the embedding does not."""
+        return turns_residual(config)
+
+    def seconds_for(self, config: DecoderConfig, tokens: int) -> float:
+        hidden, head = self._hidden(config), self._head(config)
+        queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+        width = config.expert_intermediate * config.experts if config.experts else config.intermediate
+        done = config.layers * config.hidden * (queries + keys) * head.products
+        if turns_residual(config):
+            values = config.layers * (2 * queries + 2 * keys + 3 * width) + 2 * config.vocab
+            done += values * config.hidden * hidden.products
+        return done / _RATE
+
+    def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
+        if not turns_residual(config):
+            return
+        turn = self._hidden(config)
+        gain = weights.vectors["output_norm.weight"]
+        weights.matrices["token_embd.weight"] = turn.right(weights.matrices["token_embd.weight"])
+        weights.matrices["output.weight"] = turn.right(weights.matrices["output.weight"] * gain)
+        weights.vectors["output_norm.weight"] = np.ones_like(gain)
+
+    def block(
+        self,
+        config: DecoderConfig,
+        layer: int,
+        weights: BlockWeights,
+        statistics: Mapping[str, InputStatistics],
+        numbers: Mapping[str, Numbers],
+        token: CancelToken,
+    ) -> Mapping[str, InputStatistics]:
+        at = f"blk.{layer}."
+        if turns_residual(config):
+            turn = self._hidden(config)
+            for fold in folds(config, layer, weights):
+                if not fold.is_gain:
+                    continue
+                gain = weights.vectors[fold.producer]
+                weights.vectors[fold.producer] = np.ones_like(gain)
+                for name in fold.consumers:
+                    token.check()
+                    weights.matrices[name] = turn.right(weights.matrices[name] * gain)
+            parts = feed_forward_parts(layer, weights)
+            for name in (f"{at}attn_output.weight", *(down for _, _, down in parts)):
+                token.check()
+                weights.matrices[name] = turn.left(weights.matrices[name])
+                bias = name.removesuffix(".weight") + ".bias"
+                if bias in weights.vectors:
+                    weights.vectors[bias] = turn.right(weights.vectors[bias])
+        token.check()
+        self._turn_heads(config, at, weights)
+        return {}
+
+    def _turn_heads(self, config: DecoderConfig, at: str, weights: BlockWeights) -> None:
+        turn, name, bias = self._head(config), f"{at}attn_v.weight", f"{at}attn_v.bias"
+        values = weights.matrices[name].reshape(config.kv_heads, config.head_dim, -1)
+        turned = turn.right(np.ascontiguousarray(values.transpose(0, 2, 1)))
+        weights.matrices[name] = np.ascontiguousarray(turned.transpose(0, 2, 1)).reshape(-1, values.shape[2])
+        if bias in weights.vectors:
+            weights.vectors[bias] = turn.right(weights.vectors[bias].reshape(-1, config.head_dim)).reshape(-1)
+        out = f"{at}attn_output.weight"
+        columns = weights.matrices[out]
+        weights.matrices[out] = turn.right(columns.reshape(-1, config.head_dim)).reshape(columns.shape)
+
+    def _hidden(self, config: DecoderConfig) -> Orthogonal:
+        return random_hadamard(config.hidden, self.seed)
+
+    def _head(self, config: DecoderConfig) -> Orthogonal:
+        return random_hadamard(config.head_dim, self.seed + _HEAD)
+
+
+def turns_residual(config: DecoderConfig) -> bool:
+    """Gemma 2 and 3 multiply what enters the stream with gains of a norm, channel by channel."""
+    return config.architecture not in _GEMMA
