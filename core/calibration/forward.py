@@ -8,6 +8,7 @@ product's input over all samples, and may replace the weights that it is multipl
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Protocol
@@ -25,12 +26,12 @@ from core.runtime.decoder import DecoderWeights, decoder_program
 from core.runtime.load import decoder_config
 from core.runtime.reading import Conversion
 from core.runtime.weights import ReadProgress, Slot, WeightPlan, plan_weights, read_weights
-from core.threads import worker_count
+from core.threads import in_parallel
 from kernels import matrix, ops
 from kernels.matrix import Activations, Matrix
 from kernels.program import ActMul, Add, Attention, Embed, Experts, Linear, Norm, Program, Rope, SoftCap, Split, Step
 
-_PIECE_VALUES = 8 << 20  # float32 values of a step's widest buffer that are computed at a time
+_PIECE_VALUES = 2 << 20  # float32 values of a step's widest buffer that a thread computes at a time
 _BLOCK = 4 << 20  # weights that are read at a time
 
 
@@ -96,7 +97,6 @@ class BlockForward:
         self._program = self._shape()
         self._layers = _by_layer(self._program)
         self._residual = 0  # buffer number; the first that `decoder_program` makes
-        torch.set_num_threads(worker_count())
         self.hidden: torch.Tensor = torch.empty(0)
         self.full: torch.Tensor | None = None  # the residual stream of the unchanged weights, where it is followed too
 
@@ -233,13 +233,20 @@ class BlockForward:
         kept = {
             b: torch.empty((rows, self._program.widths[b])) for b in span.live - {self._residual} if b in span.written
         }
-        for start in range(0, rows, size):
-            self._token.check()
+        if isinstance(span.steps[0], Linear):
+            for name in span.names:
+                stream.matrix(name, self.exact)  # before threads ask for it
+
+        def compute(start: int) -> None:
             part = {b: t[start : start + size] for b, t in stream.buffers.items()}
             for step, label in zip(span.steps, span.labels, strict=True):
                 self._step(step, label, stream, part)
             for b, whole in kept.items():
                 whole[start : start + size] = part[b]
+
+        with _one_thread():
+            for _ in in_parallel(compute, range(0, rows, size), self._token):
+                pass
         stream.buffers = {b: kept.get(b, t) for b, t in (stream.buffers | kept).items() if b in span.live}
 
     def _step(self, step: Step, label: str, stream: _Stream, part: dict[int, torch.Tensor]) -> None:
@@ -274,7 +281,7 @@ class BlockForward:
 
     def _multiply(self, stream: _Stream, name: str, x: torch.Tensor) -> torch.Tensor:
         """x · weightᵀ + bias, float32 [R, N]."""
-        y = matrix.product(x.numpy(), stream.matrix(name, self.exact), Activations.FAST, worker_count())
+        y = matrix.product(x.numpy(), stream.matrix(name, self.exact), Activations.FAST)
         bias = stream.weights.vectors.get(name.removesuffix(".weight") + ".bias")
         return torch.from_numpy(y if bias is None else y + bias)
 
@@ -309,6 +316,17 @@ def _finished(reading: Generator[ReadProgress, None, tuple[DecoderWeights, tuple
             next(reading)
         except StopIteration as stop:
             return stop.value[0]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Pieces are computed side by side: threads inside an operation would only wait for each other."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Named:
