@@ -208,23 +208,22 @@ class JsonLines(Pieces):
         if whole and not self._good:
             raise UserError(f"{self.name} has no line of JSON.", "Write one object a line, with a field 'text'.")
         if self._bad:
-            self.notes.append(f"{format_count(self._bad)} lines of {self.name} are not JSON and were left out.")
+            self.notes.append(f"Lines of {self.name} that are not JSON and were left out: {format_count(self._bad)}.")
         if self._other:
-            self.notes.append(f"{format_count(self._other)} lines of {self.name} hold no text and were left out.")
+            self.notes.append(f"Lines of {self.name} without text that were left out: {format_count(self._other)}.")
 
     def _lines(self, start: int, stop: int) -> Iterator[bytes]:
         """Lines whose first byte is in start … stop; what is longer than LONGEST_LINE is left out."""
-        at = start
-        if start > 0:  # the line before may end right here
-            at = self._after_line(start - 1)
-        while at < stop:
-            after = self._after_line(at)
-            if after - at <= LONGEST_LINE:
-                if line := self._stored.read(at, after - at).strip():
-                    yield line
-            else:
-                self._bad += 1
-            at = after
+        first = self._after_line(start - 1) if start else 0  # the line before may end right here
+        if first >= stop:
+            return
+        after = self._after_line(stop - 1)  # where the last of them ends
+        *lines, last = self._stored.read(first, min(after, stop + LONGEST_LINE) - first).rstrip(b"\n").split(b"\n")
+        if after - stop > LONGEST_LINE:
+            self._bad += 1
+        else:
+            lines.append(last)
+        yield from (stripped for line in lines if (stripped := line.strip()))
 
     def _after_line(self, at: int) -> int:
         """Where the line that byte `at` is in ends, its end included."""
@@ -268,7 +267,8 @@ def json_file(name: str, stored: Stored, size: int) -> Pieces:
         return JsonLines(name, stored, size)
     values = value if isinstance(value, list) else [value]
     if isinstance(value, dict) and record_of(value, name) is None:
-        values = next((v for v in value.values() if isinstance(v, list)), [])  # {"data": […]}
+        lists = (v for v in value.values() if isinstance(v, list))
+        values = next((v for v in lists if v and isinstance(v[0], dict)), [])  # {"data": [{"text": …}]}
     found = [record for v in values if (record := record_of(v, name))]
     if not found:
         first = next((v for v in values if isinstance(v, dict)), {})

@@ -25,6 +25,7 @@ from core.units import format_count
 VERSION = 1  # of the fingerprint
 PREVIEWS, PREVIEW_TOKENS = 4, 256
 AT_ONCE = 2  # windows that one record fills while there are others
+LONGEST_CHAT = 32  # times the characters of a part: a chat's first turns up to there
 MOST_KEPT = 64 << 20  # characters, and tokens, of long records that are kept for when the others give out
 LONGEST_QUESTION = 400  # characters of a plain text that become the user's turn
 
@@ -162,7 +163,10 @@ def _in_parts(records: Iterator[Record], size: int, generator: np.random.Generat
     kept: list[Record] = []
     room = MOST_KEPT
     for record in records:
-        if record.turns or len(record.text) <= 2 * size:
+        if record.turns:
+            yield _shortened(record, LONGEST_CHAT * size)
+            continue
+        if len(record.text) <= 2 * size:
             yield record
             continue
         cuts = [0, *range(size, len(record.text) - size // 2, size), len(record.text)]
@@ -175,6 +179,19 @@ def _in_parts(records: Iterator[Record], size: int, generator: np.random.Generat
                 kept.append(part)
     for i in generator.permutation(len(kept)):
         yield kept[i]
+
+
+def _shortened(record: Record, limit: int) -> Record:
+    """A chat's first turns, the last of them cut: a template has to be filled in at once, and can not be stopped."""
+    if sum(len(turn.content) for turn in record.turns) <= limit:
+        return record
+    turns = []
+    for turn in record.turns:
+        turns.append(Message(turn.role, turn.content[:limit]))
+        limit -= len(turn.content)
+        if limit <= 0:
+            break
+    return Record(record.source, turns=tuple(turns))
 
 
 class _Writer:

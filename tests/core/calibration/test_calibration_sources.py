@@ -160,14 +160,27 @@ def test_lines_at_the_ends_of_pieces(tmp_path: Path) -> None:
         assert found == ["aa", "bb", "cc"]
 
 
+def test_lines_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from core.calibration import files
+
+    monkeypatch.setattr(files, "LONGEST_LINE", 100)
+    path = tmp_path / "r.jsonl"
+    path.write_bytes(b'{"text":"aa"}\n{"text":"' + b"x" * 300 + b'"}\n{"text":"cc"}\n')
+    for size in (7, 20, 40):
+        pieces = JsonLines("r", open_stored(path, TOKEN), size)
+        assert [record.text for i in range(pieces.count) for record in pieces.read(i)] == ["aa", "cc"]
+        pieces.finish(whole=True)
+        assert pieces.notes == ["Lines of r that are not JSON and were left out: 1."]
+
+
 def test_bad_lines_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     path.write_text('{"text": "good"}\n{"text": \n[1, 2\n{"label": 1}\n')
     found, notes = read_all(path)
     assert [r.text for r in found] == ["good"]
     assert notes == [
-        "2 lines of r.jsonl are not JSON and were left out.",
-        "1 lines of r.jsonl hold no text and were left out.",
+        "Lines of r.jsonl that are not JSON and were left out: 2.",
+        "Lines of r.jsonl without text that were left out: 1.",
     ]
 
 
@@ -190,9 +203,10 @@ def test_json_lists(tmp_path: Path, value: object) -> None:
 
 
 def test_a_json_file_without_text_says_its_fields(tmp_path: Path) -> None:
-    (tmp_path / "r.json").write_text('[{"label": 1}]')
-    with pytest.raises(UserError, match="it has label"):
-        read_all(tmp_path / "r.json")
+    for content in ('[{"label": 1}]', '{"architectures": ["LlamaForCausalLM"], "data": [{"label": 1}]}'):
+        (tmp_path / "r.json").write_text(content)
+        with pytest.raises(UserError, match="it has label"):
+            read_all(tmp_path / "r.json")
 
 
 def test_a_folder_is_all_its_files_and_says_what_it_leaves_out(tmp_path: Path) -> None:

@@ -161,6 +161,15 @@ def test_a_system_turn_that_the_template_refuses_joins_the_first(tmp_path: Path,
     assert not any("template" in w for w in found.warnings)
 
 
+def test_a_very_long_chat_is_its_first_turns(tmp_path: Path, chat_model: Checkpoint) -> None:
+    path = tmp_path / "c.jsonl"
+    turns = [{"role": r, "content": f"{r} " + "word " * 100_000} for r in ("user", "assistant", "user")]
+    path.write_text(json.dumps({"messages": turns}))
+    found = samples(chat_model, settings_for(path, samples=5000))
+    assert len(found.ids) == 32 * 4096 // 64  # a byte is a token here
+    assert not any("<|start|>assistant" in row for row in rows(chat_model, found))
+
+
 def test_plain_text_becomes_chats_on_request(tmp_path: Path, chat_model: Checkpoint) -> None:
     path = tmp_path / "t.txt"
     path.write_text(numbered(400))
