@@ -18,7 +18,8 @@ class Problem:
     name: of the weight, by GGUF's names. weight: float32 [N, K]. gram: float32 [K, K], the mean of x xᵀ over the tokens
     of the partly quantized model, before damping; all zero where no token met the weight. drift: float32 [K, K], the
     mean of (x_full − x) xᵀ, x_full the input in the unchanged model, or None where that was not followed: the target is
-    then W x_full. tokens: how many. numbers: what may be stored.
+    then W x_full. tokens: how many. numbers: what may be stored. amax: the largest |value| of all matrices that share a
+    scale with this one, 0: of this one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Problem:
     drift: np.ndarray | None
     tokens: int
     numbers: Numbers
+    amax: float = 0.0
 
 
 class Solver(Protocol):
@@ -35,7 +37,8 @@ class Solver(Protocol):
     follows_full: whether it wants `drift`, which costs a second pass.
     """
 
-    follows_full: bool
+    @property
+    def follows_full(self) -> bool: ...
 
     def why_not(self, numbers: Numbers) -> str:
         """'' where it can choose these numbers, else one clause that says why not."""

@@ -452,4 +452,5 @@ NB_MODULE(_cpu, m) {
     m.def("max_group_error_ratio", &max_group_error_ratio);
     add_inspect(m);
     add_families(m);
+    add_solve(m);
 }

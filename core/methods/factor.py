@@ -1,0 +1,117 @@
+"""Products and factors of large matrices, in pieces so that a run can be cancelled, and calls that can be left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
+
+import numpy as np
+
+from core.progress import CancelToken
+
+Result = TypeVar("Result")
+
+_WIDTH = 256  # columns of the matrix that are factored at once
+_OPERATIONS = 4e9  # multiplications between two looks at the token
+_DOUBLE = 8192  # largest matrix that is factored in double precision: 512 MB
+_GROWTH, _TRIES = 10.0, 6  # how the damping is raised, and how often
+_POLL = 0.05  # seconds
+
+
+def watched(call: Callable[[np.ndarray], Result], token: CancelToken) -> Result:
+    """call(stop) on another thread; stop, int32 [1], becomes 1 when the token is cancelled. Raises Cancelled."""
+    stop = np.zeros(1, np.int32)
+    with ThreadPoolExecutor(1, thread_name_prefix="bitsmith-solve") as pool:
+        future = pool.submit(call, stop)
+        while not future.done():
+            wait([future], timeout=_POLL)
+            if token.cancelled:
+                stop[0] = 1
+        result = future.result()
+    token.check()
+    return result
+
+
+def product(a: np.ndarray, symmetric: np.ndarray, token: CancelToken) -> np.ndarray:
+    """a [R, K] · symmetric [K, K], in pieces of columns."""
+    rows, columns = a.shape
+    out = np.empty((rows, columns), np.float32)
+    step = max(16, int(_OPERATIONS / max(1, rows * columns)))
+    for start in range(0, columns, step):
+        token.check()
+        np.matmul(a, symmetric[start : start + step].T, out=out[:, start : start + step])
+    return out
+
+
+def reordered(matrix: np.ndarray, order: np.ndarray, token: CancelToken) -> np.ndarray:
+    """matrix[order][:, order], float32 or as it is."""
+    out = np.empty_like(matrix)
+    step = max(1, (1 << 24) // len(order))
+    for start in range(0, len(order), step):
+        token.check()
+        np.take(matrix[order[start : start + step]], order, axis=1, out=out[start : start + step])
+    return out
+
+
+def cholesky(matrix: np.ndarray, token: CancelToken) -> np.ndarray | None:
+    """Lower L with L Lᵀ = matrix, written over it, zeros above the diagonal; None where that does not exist."""
+    size = len(matrix)
+    for start in range(0, size, _WIDTH):
+        token.check()
+        stop = min(start + _WIDTH, size)
+        try:
+            corner = np.linalg.cholesky(matrix[start:stop, start:stop].astype(np.float64))
+        except np.linalg.LinAlgError:
+            return None
+        if not np.isfinite(corner).all():
+            return None
+        matrix[start:stop, start:stop] = corner
+        matrix[start:stop, stop:] = 0
+        if stop == size:
+            break
+        inverse = np.linalg.solve(corner, np.eye(stop - start)).astype(matrix.dtype).T
+        panel = matrix[stop:, start:stop]
+        step = max(64, int(_OPERATIONS / ((stop - start) * size)))
+        for row in range(stop, size, step):
+            token.check()
+            panel[row - stop : row - stop + step] = panel[row - stop : row - stop + step] @ inverse
+        for row in range(stop, size, step):
+            token.check()
+            last = min(row + step, size)
+            matrix[row:last, stop:last] -= panel[row - stop : last - stop] @ panel[: last - stop].T
+    return matrix
+
+
+def feedback_factor(
+    gram: np.ndarray, order: np.ndarray, damping: float, token: CancelToken
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """How the errors of columns move the best values of those that are solved later.
+
+    gram: float32 [K, K], symmetric. order: of the columns. damping: what is added to the diagonal, as a share of its
+    mean; ten times more, up to six times, where the sum is not positive definite. Returns the matrix of
+    `kernels.solve.feedback`, float32 [K, K], what is left of each column's square once those after it have made up for
+    it, float32 [K], both in that order, and what was added. With H + λ = (I + U) D (I + U)ᵀ, U above the diagonal, they
+    are Uᵀ and D. That gives the codes of GPTQ, which takes the Cholesky factor of the inverse, with one factorization.
+    """
+    size = len(order)
+    back = order[::-1]
+    mean = float(np.mean(np.diag(gram), dtype=np.float64))
+    dtype = np.dtype(np.float64 if size <= _DOUBLE else np.float32)
+    corner = np.arange(size)
+    for attempt in range(_TRIES + 1):
+        added = max(damping, 1e-6 if attempt else 0.0) * mean * _GROWTH**attempt
+        matrix: np.ndarray = reordered(gram, back, token).astype(dtype, copy=False)
+        matrix[corner, corner] = np.diag(matrix) + added
+        if cholesky(matrix, token) is not None:
+            break
+    else:
+        raise ValueError("no damping makes this matrix positive definite")
+    root = np.diag(matrix).copy()
+    out = np.empty((size, size), np.float32)
+    step = max(1, (1 << 24) // size)
+    for start in range(0, size, step):  # out[k, j] = L[K−1−j, K−1−k] / L[K−1−k, K−1−k]
+        token.check()
+        columns = slice(size - start - 1, size - start - 1 - step if start + step < size else None, -1)
+        out[start : start + step] = matrix[::-1, columns].T / root[columns][:, None]
+    return out, (root[::-1] ** 2).astype(np.float32), added

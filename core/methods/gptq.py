@@ -1,0 +1,147 @@
+"""GPTQ (Frantar et al. 2022): codes column by column, each column's error made up for by those that come later.
+
+Scales are chosen beforehand, by the squared error of each column weighted with what later columns can not make up for.
+Then the codes; then coordinate descent over them on the output error itself, which no step makes larger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.errors import UserError
+from core.formats.numbers import Codes, Numbers
+from core.methods.factor import feedback_factor, product, watched
+from core.methods.grid import Grid, grid_of, quantized, search_options, why_no_grid
+from core.methods.problem import Problem
+from core.progress import CancelToken
+from core.threads import worker_count
+from kernels import solve
+
+
+@dataclass(frozen=True)
+class Gptq:
+    """damping: what is added to H's diagonal, as a share of its mean; more where H has no Cholesky factor.
+
+    act_order: solve columns in falling order of H's diagonal; groups stay neighbours, so that every packing holds the
+    result. weighted: choose scales by weighted errors. sweeps: of coordinate descent at most. follows_full: aim at the
+    unchanged model's output, W x_full, with weights that do this best before they are rounded.
+    """
+
+    damping: float = 0.01
+    act_order: bool = True
+    weighted: bool = True
+    sweeps: int = 2
+    follows_full: bool = False
+
+    def why_not(self, numbers: Numbers) -> str:
+        return why_no_grid(numbers)
+
+    def solve(self, problem: Problem, token: CancelToken) -> Codes:
+        """Codes whose output error is never above that of rounding to the nearest under the same scales.
+
+        Takes 2 · K² values of working memory beside the problem, and twice as many where K ≤ 8192.
+        """
+        weight = np.ascontiguousarray(problem.weight, np.float32)
+        threads = worker_count()
+        diagonal = _checked_diagonal(problem)
+        if not weight.size or not (diagonal > 0).any():  # nothing comes in
+            options = search_options(problem.numbers, weight, None, problem.amax, threads)
+            return quantized(problem.numbers, weight, options, token)
+        order = np.arange(len(diagonal))
+        if self.act_order:
+            order = np.argsort(-diagonal, kind="stable")
+        matrix, left, _ = feedback_factor(problem.gram, order, self.damping, token)
+        if problem.drift is not None and self.follows_full:
+            weight = _shifted(weight, problem.drift, matrix, left, order, token)
+        importance = None
+        if self.weighted:
+            importance = np.empty_like(left)
+            importance[order] = left / left.max()
+        options = search_options(problem.numbers, weight, importance, problem.amax, threads)
+        chosen = quantized(problem.numbers, weight, options, token)
+        grid = grid_of(problem.numbers, chosen)
+        index = _fed_back(weight, matrix, order, grid, token)
+        del matrix
+        return grid.with_index(_descended(weight, problem.gram, grid, index, self.sweeps, token))
+
+
+def _checked_diagonal(problem: Problem) -> np.ndarray:
+    """Of the gram, float32 [K]."""
+    diagonal = np.diag(problem.gram).astype(np.float32)
+    # A sum is enough to find NaN and Inf, and needs no matrix of truth values.
+    if not np.isfinite(problem.gram.sum(dtype=np.float64)) or (diagonal < 0).any():
+        raise UserError(
+            f"What comes into '{problem.name}' in the calibration holds NaN or infinite values.",
+            "Test the model as it is first: it may be damaged, or its activations may be too large for bfloat16.",
+        )
+    return diagonal
+
+
+def _shifted(
+    weight: np.ndarray, drift: np.ndarray, matrix: np.ndarray, left: np.ndarray, order: np.ndarray, token: CancelToken
+) -> np.ndarray:
+    """W + W · drift · (H + λ)⁻¹, the weights that come nearest to W x_full.
+
+    H + λ = Mᵀ D M in the order of the columns, M below the diagonal: two triangular systems, in blocks.
+    """
+    wanted = product(weight, drift.T, token)[:, order]
+    blocks = range(0, len(order), 256)
+    for start in reversed(blocks):  # y M = wanted, from the last column
+        token.check()
+        stop = start + 256
+        wanted[:, start:stop] -= wanted[:, stop:] @ matrix[stop:, start:stop]
+        wanted[:, start:stop] = np.linalg.solve(matrix[start:stop, start:stop].T, wanted[:, start:stop].T).T
+    wanted /= left
+    for start in blocks:  # x Mᵀ = y
+        token.check()
+        stop = start + 256
+        wanted[:, start:stop] -= wanted[:, :start] @ matrix[start:stop, :start].T
+        wanted[:, start:stop] = np.linalg.solve(matrix[start:stop, start:stop], wanted[:, start:stop].T).T
+    out = weight.copy()
+    out[:, order] += wanted
+    return out
+
+
+def _fed_back(weight: np.ndarray, matrix: np.ndarray, order: np.ndarray, grid: Grid, token: CancelToken) -> np.ndarray:
+    """Indices uint8 [N, K] by `kernels.solve.feedback`, in the columns' own order."""
+    ordered, group = weight[:, order], grid.group[order]
+    index = np.empty(weight.shape, np.uint8)
+    index[:, order] = watched(
+        lambda stop: solve.feedback(
+            ordered, matrix, grid.steps, grid.offsets, group, grid.levels, worker_count(), stop
+        ),
+        token,
+    )
+    return index
+
+
+def _descended(
+    weight: np.ndarray, gram: np.ndarray, grid: Grid, index: np.ndarray, sweeps: int, token: CancelToken
+) -> np.ndarray:
+    """Indices with less output error; where plain rounding is better for a row, the descent begins there."""
+    plain = grid.index()
+    gradient, errors = _gradient(weight, gram, grid, index, token)
+    plain_gradient, plain_errors = _gradient(weight, gram, grid, plain, token)
+    worse = plain_errors < errors
+    gradient[worse], index[worse] = plain_gradient[worse], plain[worse]
+    for _ in range(sweeps):
+        changed = watched(
+            lambda stop: solve.descend(
+                gradient, gram, grid.steps, grid.offsets, grid.group, grid.levels, index, worker_count(), stop
+            ),
+            token,
+        )
+        if not changed:
+            break
+    return index
+
+
+def _gradient(
+    weight: np.ndarray, gram: np.ndarray, grid: Grid, index: np.ndarray, token: CancelToken
+) -> tuple[np.ndarray, np.ndarray]:
+    """(W − Q) H, and each row's (W − Q) H (W − Q)ᵀ."""
+    change = weight - (grid.steps[:, grid.group] * grid.levels[index] + grid.offsets[:, grid.group])
+    gradient = product(change, gram, token)
+    return gradient, np.einsum("nk,nk->n", gradient, change, dtype=np.float64)
