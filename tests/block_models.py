@@ -45,18 +45,18 @@ class ChangedModel:
     def __init__(self, folder: Path, length: int = 40, samples: int = 2) -> None:
         self.ids = prompt(length * samples).reshape(samples, length)
         self.checkpoint = open_checkpoint(folder)
-        forward = self._forward()
+        forward = self.forward()
         self.config: DecoderConfig = forward.config
         self.blocks = [forward.load(i) for i in range(forward.layers)]
         self.outer = forward.load_outer()
         self.outer.matrices.setdefault("output.weight", self.outer.matrices["token_embd.weight"])
 
-    def _forward(self) -> BlockForward:
+    def forward(self) -> BlockForward:
         return BlockForward(self.checkpoint, self.ids, TOKEN, exact=True)
 
     def statistics(self) -> list[dict[str, InputStatistics]]:
         """Of each block's inputs, by the names of the weights."""
-        forward, found = self._forward(), []
+        forward, found = self.forward(), []
         forward.embed(table=self.outer.matrices["token_embd.weight"])
         for i, block in enumerate(self.blocks):
             collect = Collect()
@@ -66,10 +66,14 @@ class ChangedModel:
 
     def logits(self) -> np.ndarray:
         """float32 [tokens, vocabulary], before a soft cap."""
-        forward = self._forward()
+        forward = self.forward()
         forward.embed(table=self.outer.matrices["token_embd.weight"])
         for i, block in enumerate(self.blocks):
             forward.run(i, block)
+        return self.head(forward)
+
+    def head(self, forward: BlockForward) -> np.ndarray:
+        """Logits of what has gone through all blocks."""
         x = np.concatenate(list(forward.head_input(self.outer.vectors["output_norm.weight"])))
         return x @ self.outer.matrices["output.weight"].T
 
