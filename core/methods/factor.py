@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -13,9 +15,10 @@ from core.progress import CancelToken
 Result = TypeVar("Result")
 
 _WIDTH = 256  # columns of the matrix that are factored at once
-_OPERATIONS = 4e9  # multiplications between two looks at the token
+_OPERATIONS = 2e9  # multiplications between two looks at the token
 _DOUBLE = 8192  # largest matrix that is factored in double precision: 512 MB
 _GROWTH, _TRIES = 10.0, 6  # how the damping is raised, and how often
+_PIECE = 1 << 22  # values that are copied between two looks
 _POLL = 0.05  # seconds
 
 
@@ -47,7 +50,7 @@ def product(a: np.ndarray, symmetric: np.ndarray, token: CancelToken) -> np.ndar
 def reordered(matrix: np.ndarray, order: np.ndarray, token: CancelToken) -> np.ndarray:
     """matrix[order][:, order], float32 or as it is."""
     out = np.empty_like(matrix)
-    step = max(1, (1 << 24) // len(order))
+    step = max(1, _PIECE // len(order))
     for start in range(0, len(order), step):
         token.check()
         np.take(matrix[order[start : start + step]], order, axis=1, out=out[start : start + step])
@@ -107,11 +110,51 @@ def feedback_factor(
             break
     else:
         raise ValueError("no damping makes this matrix positive definite")
-    root = np.diag(matrix).copy()
-    out = np.empty((size, size), np.float32)
-    step = max(1, (1 << 24) // size)
-    for start in range(0, size, step):  # out[k, j] = L[K−1−j, K−1−k] / L[K−1−k, K−1−k]
+    root = np.diag(matrix)[::-1].astype(np.float32)
+    matrix = matrix.astype(np.float32, copy=False)
+    _turn(matrix, token)
+    step = max(1, _PIECE // size)
+    for start in range(0, size, step):
         token.check()
-        columns = slice(size - start - 1, size - start - 1 - step if start + step < size else None, -1)
-        out[start : start + step] = matrix[::-1, columns].T / root[columns][:, None]
-    return out, (root[::-1] ** 2).astype(np.float32), added
+        matrix[start : start + step] /= root[start : start + step, None]
+    return matrix, root**2, added
+
+
+def _turn(matrix: np.ndarray, token: CancelToken) -> None:
+    """[i, j] becomes [K−1−j, K−1−i], in place."""
+    size = len(matrix)
+    edges = [*range(0, size, _WIDTH), size]
+    for a, (top, bottom) in enumerate(pairwise(edges)):
+        for left, right in list(pairwise(edges))[a:]:
+            token.check()
+            here = matrix[top:bottom, size - right : size - left]
+            there = matrix[left:right, size - bottom : size - top]
+            turned = there[::-1, ::-1].T.copy()
+            there[:] = here[::-1, ::-1].T.copy()
+            here[:] = turned
+
+
+class LastFactor:
+    """Keeps the last factor while its gram lives: weights that meet one input are solved one after the other."""
+
+    def __init__(self) -> None:
+        self._gram: weakref.ref[np.ndarray] | None = None
+        self._damping = 0.0
+        self._found: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+    def of(
+        self, gram: np.ndarray, order: np.ndarray, damping: float, token: CancelToken
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Matrix and what is left, of `feedback_factor`."""
+        if self._found is not None and self._gram is not None and self._gram() is gram:
+            matrix, left, known = self._found
+            if damping == self._damping and np.array_equal(known, order):
+                return matrix, left
+        self._forget()
+        matrix, left, _ = feedback_factor(gram, order, damping, token)
+        self._damping, self._found = damping, (matrix, left, order)
+        self._gram = weakref.ref(gram, self._forget)
+        return matrix, left
+
+    def _forget(self, _gram: object = None) -> None:
+        self._gram = self._found = None

@@ -39,6 +39,12 @@ class Grid:
         """Of each chosen code the place among the levels, uint8 [R, K]."""
         return self.places[self.chosen.codes]
 
+    def rows(self, start: int, stop: int) -> Grid:
+        """Rows start…stop of it."""
+        return replace(
+            self, steps=self.steps[start:stop], offsets=self.offsets[start:stop], chosen=self.chosen.rows(start, stop)
+        )
+
     def with_index(self, index: np.ndarray) -> Codes:
         """Other codes under the same scales."""
         return replace(self.chosen, codes=self.codes[index])
