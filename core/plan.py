@@ -174,6 +174,10 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     if not checkpoint.tensors:
         raise UserError("This checkpoint has no tensors.", "Choose a folder or file that holds a model's weights.")
     refuse_encoded_source(checkpoint)
+    if recipe.calibrated is not None:
+        from core.methods.forecast import announced
+
+        checkpoint = announced(checkpoint, recipe.calibrated)
     prepared = prepare(checkpoint, target)
     fates = decide(target, recipe, prepared.mapped, prepared.model, checkpoint.container is Container.GGUF)
     decided = _without_stale_scales(list(zip(prepared.mapped, _outcomes(prepared.mapped, fates), strict=True)))

@@ -7,7 +7,7 @@ product's input over all samples, and may replace the weights that it is multipl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -80,6 +80,13 @@ class _Stream:
             known = self.packed[name] = (values, _packed(values, exact))
         return known[1]
 
+    def release(self, names: Iterable[str], weights: bool) -> None:
+        """These were used: their packed form goes, and `weights` too."""
+        for name in names:
+            self.packed.pop(name, None)
+            if weights:
+                self.weights.matrices.pop(name, None)
+
 
 class BlockForward:
     """Samples of a text in a decoder, block by block.
@@ -138,10 +145,12 @@ class BlockForward:
         visitor: Visitor | None = None,
         originals: BlockWeights | None = None,
         advance: bool = True,
+        forget: bool = False,
     ) -> None:
         """One block over all samples. originals: the weights that `full` is computed with, when it is followed.
 
-        advance: whether the residual stream goes on; otherwise the block was run to be looked at.
+        advance: whether the residual stream goes on; otherwise the block is run to be looked at. forget: matrices are
+        taken out of `weights`, and `originals`, once they have been used, so that memory falls along the block.
         """
         visitor = visitor or Nothing()
         streams = [_Stream(weights, {self._residual: self.hidden if advance else self.hidden.clone()})]
@@ -153,10 +162,11 @@ class BlockForward:
             if isinstance(first, Linear):
                 visitor.product(self._product(streams, span.names, first.x), weights)
             if isinstance(first, Experts):
-                self._experts(streams, first, span.names, visitor)
+                self._experts(streams, first, visitor, forget)
                 continue
             for stream in streams:
                 self._run_span(stream, span)
+                stream.release(span.names, forget)
         if advance:
             self.hidden = streams[0].buffers[self._residual]
             if len(streams) > 1:
@@ -285,7 +295,7 @@ class BlockForward:
         bias = stream.weights.vectors.get(name.removesuffix(".weight") + ".bias")
         return torch.from_numpy(y if bias is None else y + bias)
 
-    def _experts(self, streams: list[_Stream], step: Experts, names: tuple[str, ...], visitor: Visitor) -> None:
+    def _experts(self, streams: list[_Stream], step: Experts, visitor: Visitor, forget: bool) -> None:
         """Expert by expert over all samples; the tokens that one is sent are those of its own stream."""
         for number, stream in enumerate(streams):
             logits = stream.buffers[step.logits]
@@ -307,6 +317,7 @@ class BlockForward:
                     visitor.product(_rows_of(inner, (down,)), stream.weights)
                 if len(rows):
                     out[rows] += scores[rows, places][:, None] * self._multiply(stream, down, inner)
+                stream.release((gate, up, down), forget)
             stream.buffers = {self._residual: out}
 
 

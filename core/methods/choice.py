@@ -32,6 +32,11 @@ class Transform(Enum):
     SMOOTHQUANT = "smoothquant"
     AWQ = "awq"
 
+    @property
+    def label(self) -> str:
+        """What a person calls it."""
+        return _NAMES[self]
+
 
 Choice = TypeVar("Choice", bound=Enum)
 _FIELDS = ("method", "transforms", "text", "alpha", "imatrix")

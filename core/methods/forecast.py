@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.methods.choice import Calibrated, DataMethod
 from core.methods.prepare import chooses, steps_of_choice
+from core.methods.view import CalibratedCheckpoint, untied_head
 from core.models.config import DecoderConfig
 from core.plan import Action, Plan, TensorPlan
 from core.runtime.decoder import FAMILIES
@@ -41,6 +43,10 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
     if calibrated is None:
         return plan
     config = check_can_calibrate(checkpoint, calibrated)
+    steps = steps_of_choice(calibrated)
+    for name, transform in zip(calibrated.transforms, steps.transforms, strict=True):
+        if why := transform.why_not(config):
+            raise UserError(f"{name.label} does not fit this model: {why}.", "Leave it out of the recipe.")
     reached = {
         slot.stored.name
         for slot in plan_weights(checkpoint, config).slots
@@ -62,7 +68,11 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
         )
     seconds = _seconds(config, calibrated)
     rest = len(quantized) - len(chosen)
-    notes = []
+    notes = [note for t in steps.transforms if (note := t.note(config))]
+    if any(t.unties(config) for t in steps.transforms) and plan.tensors and config.tied:
+        notes.append(
+            "The embedding was the output head, too; rotated, the two differ, so the output has a head of its own."
+        )
     if calibrated.method is not DataMethod.NONE and rest:
         others = sorted({t.format_name for t in tensors if t.action is Action.QUANTIZE and not t.chosen_by})
         notes.append(
@@ -147,10 +157,22 @@ def _scratch(
     return codes + floats + 2 * 4 * _rows(calibrated) * config.hidden
 
 
-def needs_own_head(checkpoint: Checkpoint, calibrated: Calibrated) -> bool:
-    """Whether the output gets a head beside the embedding, which served as both."""
+_ANNOUNCED: weakref.WeakKeyDictionary[Checkpoint, Checkpoint] = weakref.WeakKeyDictionary()
+
+
+def announced(checkpoint: Checkpoint, calibrated: Calibrated) -> Checkpoint:
+    """The source with the tensors that it will have: a transform may need a head beside the embedding, which was both.
+
+    Its values are the embedding's until they are computed. Raises UserError for a model that can not be run.
+    """
     config = check_can_calibrate(checkpoint, calibrated)
-    gguf = checkpoint.container is Container.GGUF
-    head = "output.weight" if gguf else "lm_head.weight"
-    tied = not any(t.name == head and not t.tied_to for t in checkpoint.tensors)
-    return tied and any(t.unties(config) for t in steps_of_choice(calibrated).transforms)
+    slots = plan_weights(checkpoint, config).slots if calibrated.transforms else ()
+    if not slots or any(s.name == "output.weight" for s in slots):
+        return checkpoint
+    if not any(t.unties(config) for t in steps_of_choice(calibrated).transforms):
+        return checkpoint
+    if checkpoint not in _ANNOUNCED:
+        embedding = next(s.stored.name for s in slots if s.name == "token_embd.weight")
+        head = untied_head(checkpoint.tensor(embedding), checkpoint.container is Container.GGUF)
+        _ANNOUNCED[checkpoint] = CalibratedCheckpoint(checkpoint, {}, {}, [head])
+    return _ANNOUNCED[checkpoint]

@@ -8,14 +8,43 @@ import numpy as np
 
 from core.methods.transform import InputStatistics
 
+_BAND = 2048  # rows of a Gram matrix that are added to at a time
+
+
+class Gram:
+    """Mean of x xᵀ over rows x that come in pieces, float32 [K, K]. Nothing else of that size is held."""
+
+    def __init__(self, columns: int) -> None:
+        self._total = np.zeros((columns, columns), np.float32)
+        self.rows = 0
+
+    def add(self, x: np.ndarray) -> None:
+        """x: float32 [R, K]."""
+        self.rows += len(x)
+        size = len(self._total)
+        if size <= _BAND:
+            self._total += x.T @ x  # numpy computes one triangle of such a product, and copies it
+            return
+        for start in range(0, size, _BAND):  # the triangle of bands from the diagonal on
+            self._total[start : start + _BAND, start:] += x[:, start : start + _BAND].T @ x[:, start:]
+
+    def mean(self) -> np.ndarray:
+        """All zero without rows. The sums are given away: nothing can be added any more."""
+        total = self._total
+        del self._total
+        total *= np.float32(1 / max(self.rows, 1))
+        for start in range(0, len(total), _BAND):
+            stop = start + _BAND
+            total[stop:, start:stop] = total[start:stop, stop:].T
+        return total
+
 
 def gram(pieces: Iterable[np.ndarray], columns: int) -> tuple[np.ndarray, int]:
     """Mean of x xᵀ over the rows of all pieces (float32 [R, K]) → float32 [K, K], and how many rows there were."""
-    total, rows = np.zeros((columns, columns), np.float32), 0
+    found = Gram(columns)
     for x in pieces:
-        total += x.T @ x  # numpy takes the product that fills one triangle only
-        rows += len(x)
-    return total / np.float32(max(rows, 1)), rows
+        found.add(x)
+    return found.mean(), found.rows
 
 
 def squares(pieces: Iterable[np.ndarray], columns: int) -> tuple[np.ndarray, int]:
@@ -41,7 +70,7 @@ def input_statistics(
 ) -> InputStatistics:
     """What transforms see of an input of so many rows; `samples` of them, evenly over all, are kept."""
     absolute, largest = np.zeros(columns, np.float64), np.zeros(columns, np.float32)
-    total = np.zeros((columns, columns), np.float32) if with_gram else None
+    total = Gram(columns) if with_gram else None
     step = max(1, -(-rows // max(1, samples)))
     kept, seen = [np.zeros((0, columns), np.float32)], 0
     for x in pieces:
@@ -49,10 +78,9 @@ def input_statistics(
         absolute += size.sum(axis=0, dtype=np.float64)
         np.maximum(largest, size.max(axis=0, initial=0.0), out=largest)
         if total is not None:
-            total += x.T @ x
+            total.add(x)
         kept.append(x[-seen % step :: step].copy())
         seen += len(x)
     count = max(seen, 1)
     mean = (absolute / count).astype(np.float32)
-    gram_of = None if total is None else total / np.float32(count)
-    return InputStatistics(seen, mean, largest, gram_of, np.concatenate(kept))
+    return InputStatistics(seen, mean, largest, total.mean() if total is not None else None, np.concatenate(kept))

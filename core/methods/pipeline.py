@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -27,11 +27,11 @@ from core.methods.progress import BlockProgress
 from core.methods.scratch import BlockFile, Scratch
 from core.methods.steps import Steps
 from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
-from core.methods.view import CalibratedCheckpoint, ChangedTensor, Part, SolvedWeight
+from core.methods.view import CalibratedCheckpoint, ChangedTensor, Part, SolvedWeight, untied_head
 from core.plan import Action, Plan
 from core.progress import CancelToken
 from core.runtime.weights import Slot
-from core.tensor_info import Role, TensorInfo
+from core.tensor_info import TensorInfo
 from core.threads import worker_count
 
 _OUTER = "outer"
@@ -122,8 +122,9 @@ class _Walk:
             statistics = transform.block(forward.config, layer, weights, statistics, self._all_numbers(), self._token)
         floats = _changes(loaded, weights)
         originals = weights.copy() if self._follows_full else None
+        del loaded  # each weight goes as soon as it has been used
         choosing = _Choosing(self._formats, self._numbers, steps, self._token)
-        forward.run(layer, weights, choosing, originals)
+        forward.run(layer, weights, choosing, originals, forget=True)
         yield BlockProgress(layer, forward.layers, next(reversed(choosing.solved), ""))
         self._folder.write_block(f"{layer:06}", floats, choosing.solved, choosing.squares)
 
@@ -158,15 +159,11 @@ class _Walk:
                 slot = slots[weight]
                 solved.setdefault(slot.stored.name, []).append((_part(slot, file, weight), self._numbers[weight]))
         columns = {slot.stored.name: slot.shape[-1] for slot in slots.values()}
-        config = dict(self._checkpoint.config)
-        if added and config:
-            config["tie_word_embeddings"] = False
         return CalibratedCheckpoint(
             self._checkpoint,
             {name: ChangedTensor(parts) for name, parts in floats.items()},
             {name: SolvedWeight([p for p, _ in ps], ps[0][1], columns[name]) for name, ps in solved.items()},
             added,
-            config,
         )
 
     def importance(self) -> ImportanceMatrix:
@@ -181,12 +178,6 @@ class _Walk:
         """A head of its own, where the embedding was the head."""
         embedding = self._checkpoint.tensor(self._forward.slots["token_embd.weight"].stored.name)
         return untied_head(embedding, self._checkpoint.container is Container.GGUF)
-
-
-def untied_head(embedding: TensorInfo, gguf: bool) -> TensorInfo:
-    """The head of a model whose embedding was its head, once they differ."""
-    name = "output.weight" if gguf else "lm_head.weight"
-    return replace(embedding, name=name, role=Role.HEAD, tied_to="")
 
 
 def _part(slot: Slot, file: BlockFile, weight: str) -> Part:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from core.methods.problem import Solver
     from core.methods.progress import BlockProgress
     from core.methods.steps import Steps
+    from core.methods.transform import BlockTransform
     from core.methods.view import CalibratedCheckpoint
 
 
@@ -80,7 +81,7 @@ def steps_of_choice(calibrated: Calibrated) -> Steps:
     """What a recipe names, with its settings."""
     from core.methods.steps import Steps
 
-    transforms = []
+    transforms: list[BlockTransform] = []
     for transform in calibrated.transforms:
         if transform is Transform.AWQ:
             from core.methods.awq import Awq

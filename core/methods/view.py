@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from core.contract import ElementType
 from core.formats.numbers import Codes, Numbers, joined
 from core.methods.scratch import BlockFile
 from core.packed.checkpoint import UnpackedCheckpoint
-from core.tensor_info import TensorInfo
+from core.tensor_info import Role, TensorInfo
 from kernels import ops
 
 _PLAIN = ("F32", "F16", "BF16")
@@ -92,11 +91,11 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
         changed: Mapping[str, ChangedTensor],
         solved: Mapping[str, SolvedWeight],
         added: Sequence[TensorInfo] = (),
-        config: Mapping[str, Any] | None = None,
     ) -> None:
         self._stored = source
         self.path, self.container, self.files = source.path, source.container, source.files
-        self.config = source.config if config is None else config
+        untied = {"tie_word_embeddings": False} if source.config and any(t.role is Role.HEAD for t in added) else {}
+        self.config = {**source.config, **untied}
         self.side_files, self.architecture = source.side_files, source.architecture
         self.notes = getattr(source, "notes", ())
         self._changed = dict(changed)
@@ -115,7 +114,7 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
         """The same before any codes were chosen: what errors are measured against."""
         names = {t.name for t in self._stored.tensors}
         added = [t for t in self.tensors if t.name not in names]
-        return CalibratedCheckpoint(self._stored, self._changed, {}, added, self.config)
+        return CalibratedCheckpoint(self._stored, self._changed, {}, added)
 
     def is_solved(self, name: str) -> bool:
         """Whether the codes of that tensor were chosen."""
@@ -153,3 +152,9 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
             return found.values(0, tensor.columns)[None, left:right]
         values = found.values(first, last)
         return values if (left, right) == (0, tensor.columns) else np.ascontiguousarray(values[:, left:right])
+
+
+def untied_head(embedding: TensorInfo, gguf: bool) -> TensorInfo:
+    """The head of a model whose embedding was its head, once they differ."""
+    name = "output.weight" if gguf else "lm_head.weight"
+    return replace(embedding, name=name, role=Role.HEAD, tied_to="")
