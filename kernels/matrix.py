@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kernels import cpu, dispatch
+from kernels.gpu import backends as _gpu_backends  # noqa: F401  (registers the GPU's products)
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 from kernels.reference import matrix as reference
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 import sys
@@ -29,13 +30,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked gpu are left out, not skipped, where there is no NVIDIA device; the counts stay honest."""
-    if Path("/dev/nvidia0").exists() or sys.platform == "win32":
-        return
-    kept = [item for item in items if "gpu" not in item.keywords]
-    if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if "gpu" in item.keywords])
-        items[:] = kept
+    """Tests are left out, not skipped, where what they need is not there; the counts stay honest."""
+    missing = set()
+    if not Path("/dev/nvidia0").exists() and sys.platform != "win32":
+        missing.add("gpu")
+    if importlib.util.find_spec("triton") is None:
+        missing.add("triton")
+    # By marker: a folder's name is among the keywords of its tests.
+    left_out = [item for item in items if missing & {marker.name for marker in item.iter_markers()}]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,199 @@
+"""The GPU's kernels, in Triton. This package imports everywhere; `state` says whether its kernels can run, and why not.
+
+`layout` packs weights (numpy alone); `products` multiplies, and is imported only where the state is ready.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+OLDEST_TRITON = (3, 3)
+# PyTorch names HIP devices 'cuda' as well.
+_DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd")
+
+
+@dataclass(frozen=True)
+class GpuState:
+    """kind: 'ready', or what is in the way. reason: one clause; remedy: what to do about it, or ''.
+
+    card: 'sm_90', 'gfx942' …; name: as its maker calls it. Both '' where there is none.
+    """
+
+    kind: str
+    reason: str = ""
+    remedy: str = ""
+    card: str = ""
+    name: str = ""
+
+    @property
+    def ready(self) -> bool:
+        return self.kind == "ready"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What `judge` goes by. gpu: the driver shows one. torch_gpu: torch's GPU library ('CUDA 12.8', 'ROCm 6.4' or '').
+
+    torch_sees: whether torch reaches a device. architectures: what torch was built for ('sm_80' …). compiler and
+    python_header: paths, or ''. cache_folder: where Triton keeps compiled kernels; cache_writable: whether it can.
+    """
+
+    gpu: bool = True
+    torch: str = "2.13.0"
+    torch_gpu: str = "CUDA 13.0"
+    torch_sees: bool = True
+    card: str = "sm_90"
+    name: str = ""
+    architectures: tuple[str, ...] = ("sm_90",)
+    triton: str = "3.9.0"
+    compiler: str = "cc"
+    python_header: str = "Python.h"
+    cache_folder: str = ""
+    cache_writable: bool = True
+    platform: str = field(default=sys.platform)
+
+
+def judge(facts: Facts) -> GpuState:
+    """The first thing that is in the way of the kernels, or 'ready'."""
+
+    def state(kind: str, reason: str, remedy: str) -> GpuState:
+        return GpuState(kind, reason, remedy, facts.card, facts.name)
+
+    if not facts.gpu:
+        return state("no GPU", "no NVIDIA or AMD GPU is at hand", "")
+    if not facts.torch:
+        return state("no torch", "PyTorch is not installed", "Install PyTorch with the build for this GPU.")
+    if not facts.torch_gpu:
+        reason = f"PyTorch {facts.torch} is a build for CPUs alone"
+        return state("torch without GPU", reason, "Install PyTorch's build for CUDA or ROCm.")
+    if not facts.torch_sees:
+        reason = f"PyTorch {facts.torch} ({facts.torch_gpu}) does not reach the GPU"
+        return state("GPU out of reach", reason, "Update the GPU's driver, or install PyTorch for the driver at hand.")
+    if not _built_for(facts.card, facts.architectures):
+        reason = f"this build of PyTorch has no code for {facts.card}, only for {', '.join(facts.architectures)}"
+        return state("card unknown to torch", reason, f"Install a build of PyTorch that lists {facts.card}.")
+    if not facts.triton:
+        where = "pip install triton" if facts.platform == "linux" else "pip install triton-windows"
+        return state("no Triton", "Triton is not installed", f"Run: {where}")
+    if _numbers(facts.triton) < OLDEST_TRITON:
+        oldest = ".".join(map(str, OLDEST_TRITON))
+        reason = f"Triton {facts.triton} is older than {oldest}"
+        return state("Triton too old", reason, f"Install Triton {oldest} or newer, with the PyTorch that goes with it.")
+    if not facts.compiler or not facts.python_header:
+        missing = "no C compiler" if not facts.compiler else "no Python.h"
+        reason = f"{missing} is at hand, and Triton builds its launcher with one"
+        packages = "gcc and python3-dev (Debian: apt install gcc python3-dev)"
+        return state("no C compiler", reason, f"Install {packages}.")
+    if not facts.cache_writable:
+        reason = f"Triton can not write its cache in {facts.cache_folder}"
+        return state("cache not writable", reason, "Set TRITON_CACHE_DIR to a folder that can be written.")
+    return GpuState("ready", card=facts.card, name=facts.name)
+
+
+@cache
+def state() -> GpuState:
+    """Of this machine, asked once. Takes as long as importing torch where there is a GPU, else no time."""
+    return judge(gather())
+
+
+def gather() -> Facts:
+    """What is so on this machine. Nothing is imported before a driver shows a GPU; no cause makes it fail."""
+    if not _driver_shows_gpu():
+        return Facts(gpu=False, card="")
+    torch_version, torch_gpu, sees, card, name, architectures = _torch_facts()
+    folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    include = sysconfig.get_paths().get("include", "")
+    header = Path(include, "Python.h") if include else None
+    return Facts(
+        torch=torch_version,
+        torch_gpu=torch_gpu,
+        torch_sees=sees,
+        card=card,
+        name=name,
+        architectures=architectures,
+        triton=_version("triton") or _version("triton-windows") or _version("pytorch-triton-rocm"),
+        compiler=_compiler(),
+        python_header=str(header) if header and header.is_file() else "",
+        cache_folder=str(folder),
+        cache_writable=_writable(folder),
+    )
+
+
+def _driver_shows_gpu() -> bool:
+    if sys.platform == "win32":
+        return Path(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", "nvcuda.dll").is_file()
+    return any(Path(file).exists() for file in _DEVICE_FILES)
+
+
+def _torch_facts() -> tuple[str, str, bool, str, str, tuple[str, ...]]:
+    try:
+        import torch
+    except (ImportError, OSError):  # OSError: a library that it loads is missing
+        return "", "", False, "", "", ()
+    gpu = f"ROCm {torch.version.hip}" if torch.version.hip else f"CUDA {torch.version.cuda}"
+    gpu = gpu if torch.version.hip or torch.version.cuda else ""
+    try:
+        sees = bool(gpu) and bool(torch.cuda.is_available())
+        if not sees:
+            return str(torch.__version__), gpu, False, "", "", ()
+        properties = torch.cuda.get_device_properties(0)
+        card = f"sm_{properties.major}{properties.minor}"
+        if torch.version.hip:
+            card = str(properties.gcnArchName).split(":")[0]
+        architectures = tuple(torch.cuda.get_arch_list())
+    except RuntimeError:  # what torch raises where a driver is broken
+        return str(torch.__version__), gpu, False, "", "", ()
+    return str(torch.__version__), gpu, True, card, str(properties.name), architectures
+
+
+def _built_for(card: str, architectures: tuple[str, ...]) -> bool:
+    """NVIDIA: code for an older minor version of the same generation runs, and PTX of any older one ('compute_…')."""
+    if not card.startswith("sm_"):
+        return card in {name.split(":")[0] for name in architectures}
+    number = int(card[3:])
+    for name in architectures:
+        digits = "".join(c for c in name if c.isdigit())
+        if digits and int(digits) <= number and (name.startswith("compute") or int(digits) // 10 == number // 10):
+            return True
+    return False
+
+
+def _compiler() -> str:
+    """As Triton looks for it; its Windows build brings its own."""
+    if sys.platform == "win32":
+        return "bundled"
+    names = (os.environ.get("CC"), "gcc", "clang", "cc")
+    return next((path for name in names if name and (path := shutil.which(name))), "")
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def _version(package: str) -> str:
+    import importlib.metadata  # takes a while
+    import importlib.util
+
+    if importlib.util.find_spec("triton") is None:
+        return ""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split("+")[0].split(".")[:2]
+    return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)

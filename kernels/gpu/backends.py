@@ -1,0 +1,42 @@
+"""Registers the GPU's products with `dispatch`: 'gpu_product', one line a format, never used where no GPU can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from kernels import dispatch, gpu
+from kernels.gpu.forms import CODE_BITS, GGML_FORMS
+from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS
+from kernels.reference import matrix as reference
+
+FORMATS = (
+    *(kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS),
+    *(f"int{bits}" for bits in range(1, 9)),
+    *("table4", "F8_E4M3", "F8_E5M2"),
+)
+_SUPPORTED = {*GGML_FORMS, *(f"int{bits}" for bits in CODE_BITS), "table4", "F8_E4M3", "F8_E5M2"}
+
+
+def _usable(variant: str) -> str:
+    if variant and variant not in _SUPPORTED:
+        return f"there is no GPU decoder for {variant}"
+    return gpu.state().reason
+
+
+def _product(x: np.ndarray, weights: Any, *_reference_arguments: Any) -> np.ndarray:
+    """float32 [M, K] · `kernels.gpu.products.Weights`ᵀ → float32 [M, N]. Activations are float16 on the way.
+
+    Rows and the order of columns, which the reference is given, are in the weights.
+    """
+    import torch
+
+    from kernels.gpu.products import product  # only where the state is ready
+
+    found = product(torch.from_numpy(x).to(weights.low.device, torch.float16), weights)
+    return found.float().cpu().numpy()
+
+
+dispatch.register("gpu_product", "gpu:triton", _product, _usable, priority=1, variants=FORMATS)
+dispatch.register("gpu_product", "reference", reference.product)

@@ -1,0 +1,75 @@
+"""How each product is cut up, by card and shape: read from a table, never searched while something is timed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_TABLE = Path(__file__).with_name("configurations.json")
+VECTOR, TILE, LIBRARY = "vector", "tile", "dequantize"
+VECTOR_BATCH = 4  # tokens that the vector product takes at most
+# Parts of a split product are written and read again as float32: at most this share of the weight's own bytes.
+_PARTS_SHARE = 0.02
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """regime: VECTOR, TILE or LIBRARY. rows, batch: of weights and tokens, what one program takes.
+
+    split: programs that share a row; stages: of the loop along a row; unrolled: of the loop within a tile.
+    """
+
+    regime: str
+    rows: int
+    warps: int
+    batch: int = 1
+    split: int = 1
+    stages: int = 1
+    unrolled: bool = True
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return json.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+def cards() -> tuple[str, ...]:
+    """The cards that have lines of their own."""
+    return tuple(_table()["cards"])
+
+
+def library_from() -> int:
+    """Tokens from which dequantizing and the library's product are used."""
+    return int(_table()["library_from"])
+
+
+def measured(card: str) -> bool:
+    """Whether the card's lines come from measurements of it."""
+    return card in _table()["measured_on"]
+
+
+def regime(tokens: int) -> str:
+    if tokens <= VECTOR_BATCH:
+        return VECTOR
+    return TILE if tokens < library_from() else LIBRARY
+
+
+def configuration(card: str, tokens: int, rows: int, words: int, tiles: int, nbytes: int) -> Configuration:
+    """For a product of `tokens` with `rows` rows of `tiles` tiles of `words` words, `nbytes` in all.
+
+    card: 'sm_90', 'gfx942' …
+    """
+    kind = regime(tokens)
+    line = {**_table()["default"][kind], **_table()["cards"].get(card, {}).get(kind, {})}
+    if kind == LIBRARY:
+        return Configuration(kind, line["rows"], line["warps"])
+    batch = tokens if kind == VECTOR else min(max(16, 1 << (tokens - 1).bit_length()), line["batch"])
+    height = line["rows"] * 32 // words if kind == VECTOR else line["rows"]
+    programs = -(-rows // height)
+    split = max(min(line["programs"] // programs, tiles // 2, int(_PARTS_SHARE * nbytes) // (8 * tokens * rows)), 1)
+    split = -(-tiles // -(-tiles // split))  # without programs that have no tile
+    loops = line.get("stages", 1), line.get("unrolled", True)
+    return Configuration(kind, height, line["warps"], batch, split, *loops)

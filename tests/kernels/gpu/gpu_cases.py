@@ -1,0 +1,244 @@
+"""Every format's products under Triton's interpreter, which runs kernels in numpy: one JSON line a product.
+
+A program of its own, as TRITON_INTERPRET decides what a kernel is before it is imported. Errors are shares of
+Σ |x| · |w| by the float64 reference; traffic is what the kernel's loads and stores touch, address by address.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+from kernels import dispatch, matrix, ops
+from kernels.families import E2M1_TABLE
+from kernels.gpu import layout, products
+from kernels.gpu.configurations import Configuration, configuration
+from kernels.gpu.forms import GGML_FORMS
+from kernels.layouts import LAYOUTS
+from kernels.matrix import Matrix
+from kernels.reference import matrix as reference
+
+BATCHES = (1, 3, 16, 33)
+ROWS = 37
+NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334),
+    *(-0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A weight in the GPU's layout, and the same in the reference's."""
+
+    name: str
+    packed: layout.Packed
+    matrix: Matrix
+
+
+def weights(rows: int, columns: int) -> np.ndarray:
+    rng = np.random.default_rng(rows * 10007 + columns)
+    w = rng.standard_normal((rows, columns)).astype(np.float32)
+    w[rows // 2] = 0
+    w[0] *= 300
+    w[1] *= 1e-3
+    return w
+
+
+def blocks(kind: str, rows: int, columns: int) -> Case:
+    scale = 0.03 if kind == "NVFP4" else 1.0
+    data = ops.encode_blocks(kind, weights(rows, columns), search=False, tensor_scale=scale)
+    packed = layout.pack_blocks(kind, data, columns, scale)
+    return Case(kind, packed, matrix.from_blocks(kind, rows, columns, lambda a, b: data[a:b], scale))
+
+
+def groups(
+    bits: int, group: int, third: str, scale_type: str, rows: int, columns: int,
+    table: np.ndarray | None = None, ordered: bool = False,
+) -> Case:  # fmt: skip
+    """Codes of any value; scales of both signs; the last group may be shorter."""
+    rng = np.random.default_rng(bits * 1000 + group + columns)
+    size = group or columns
+    shape = (rows, -(-columns // size))
+    codes = rng.integers(0, 1 << bits, (rows, columns)).astype(np.uint8)
+
+    def stored(values: np.ndarray) -> np.ndarray:
+        return ops.to_float32(ops.from_float32(values.astype(np.float32), scale_type), scale_type)
+
+    scales = stored(rng.standard_normal(shape) / (1 << bits))
+    more = {
+        "": None,
+        "zeros": rng.integers(0, 1 << bits, shape).astype(np.uint8),
+        "minimums": stored(rng.standard_normal(shape)),
+    }[third]
+    order = rng.permutation(columns) if ordered else None
+    packed = layout.pack_groups(codes, scales, more, bits, size, scale_type, table, order)
+
+    def read(a: int, b: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        return codes[a:b], scales[a:b], None if more is None else more[a:b]
+
+    made = matrix.from_groups(
+        rows, columns, bits, size, read, scale_type, third == "", table, third == "minimums", order
+    )
+    name = f"{packed.form.label} {third or 'symmetric'} {scale_type}{' ordered' if ordered else ''}"
+    return Case(f"{name} K{columns}", packed, made)
+
+
+def elements(
+    dtype: str, scales: np.ndarray | None, tiling: tuple[int, int], rows: int, columns: int, name: str
+) -> Case:
+    data = ops.from_float32(weights(rows, columns) / 8, dtype)
+    packed = layout.pack_elements(dtype, data, scales, tiling)
+    made = matrix.from_elements(dtype, rows, columns, lambda a, b: data[a:b], scales, tiling)
+    return Case(f"{dtype} {name}", packed, made)
+
+
+def cases() -> Iterator[Case]:
+    for kind in GGML_FORMS:
+        block = LAYOUTS[kind].block
+        yield blocks(kind, ROWS, {256: 512, 64: 320}.get(block, 288))
+    yield blocks("Q4_0", 5, 4128)  # more than one part
+    for bits, group, third, scale_type, columns in (
+        *((2, 64, "zeros", "F16", 576), (2, 16, "", "BF16", 80), (3, 128, "zeros", "F16", 384)),
+        *((3, 48, "", "F32", 150), (4, 128, "", "F16", 384), (4, 32, "zeros", "BF16", 96)),
+        *((4, 64, "minimums", "F16", 150), (4, 0, "", "F32", 83), (4, 80, "zeros", "F16", 320)),
+        *((4, 1024, "", "F16", 1100), (5, 32, "minimums", "F16", 160), (6, 16, "zeros", "F16", 272)),
+        *((8, 0, "", "F32", 201), (8, 128, "zeros", "BF16", 256), (8, 32, "minimums", "F16", 96)),
+    ):  # fmt: skip
+        yield groups(bits, group, third, scale_type, ROWS, columns)
+    yield groups(4, 128, "zeros", "F16", ROWS, 288, ordered=True)
+    yield groups(8, 64, "", "F16", ROWS, 150, ordered=True)
+    yield groups(4, 64, "", "F32", ROWS, 192, table=np.array(NF4, np.float32))
+    yield groups(4, 16, "", "F32", ROWS, 48, table=E2M1_TABLE)
+    rng = np.random.default_rng(4)
+    yield elements("F8_E4M3", None, (1, 1), ROWS, 131, "alone")
+    yield elements("F8_E4M3", np.full((1, 1), 0.02, np.float32), (1, 1), ROWS, 256, "per tensor")
+    yield elements("F8_E5M2", rng.random((ROWS, 1)).astype(np.float32), (1, 1), ROWS, 200, "per row")
+    yield elements("F8_E4M3", rng.random((3, 3)).astype(np.float32), (16, 128), ROWS, 300, "blocks 16 × 128")
+    powers = np.ldexp(np.float32(1), rng.integers(-9, 3, (ROWS, 6))).astype(np.float32)
+    yield elements("F8_E4M3", powers, (1, 32), ROWS, 192, "powers of two")
+
+
+def exact_dot() -> None:
+    """The interpreter keeps bfloat16 as its bits, and multiplies those: here they are float32 of the same value."""
+    builder = interpreter.InterpreterBuilder
+    dot = builder.create_dot
+
+    def wide(handle: Any) -> Any:
+        if handle.data.dtype != np.uint16:
+            return handle
+        values = (handle.data.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        return interpreter.TensorHandle(values, tl.float32)
+
+    def create_dot(own: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(own, wide(a), wide(b), *rest)
+
+    builder.create_dot = create_dot
+
+
+class Traffic:
+    """Addresses that loads and stores touch: of weights, once for each program; of all else, once for the grid."""
+
+    def __init__(self) -> None:
+        self.ranges: list[tuple[int, int, str]] = []
+        self.loaded: dict[str, set[tuple[Any, ...]]] = defaultdict(set)
+        builder = interpreter.InterpreterBuilder
+        load, store = builder.create_masked_load, builder.create_masked_store
+
+        def masked_load(own: Any, pointers: Any, mask: Any, *rest: Any) -> Any:
+            found = load(own, pointers, mask, *rest)
+            self.touch(own, pointers, mask, found.data.dtype.itemsize)
+            return found
+
+        def masked_store(own: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+            self.touch(own, pointers, mask, value.data.dtype.itemsize)
+            return store(own, pointers, value, mask, *rest)
+
+        builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
+
+    def start(self, tensors: dict[str, torch.Tensor | None]) -> None:
+        self.loaded.clear()
+        self.ranges = [(t.data_ptr(), t.data_ptr() + t.nbytes, name) for name, t in tensors.items() if t is not None]
+
+    def touch(self, builder: Any, pointers: Any, mask: Any, size: int) -> None:
+        addresses = np.asarray(pointers.data, np.int64)[np.asarray(mask.data, bool)]
+        for low, high, name in self.ranges:
+            inside = addresses[(addresses >= low) & (addresses < high)]
+            program = builder.grid_idx if name not in ("x", "order", "table") else None
+            self.loaded[name].update((program, int(a), size) for a in np.unique(inside))
+
+    def nbytes(self, name: str) -> int:
+        return sum(size for _, _, size in self.loaded[name])
+
+
+def run(
+    case: Case, tokens: int, dtype: torch.dtype, how: Configuration, traffic: Traffic, tuned: bool = True
+) -> dict[str, Any]:
+    packed, device = case.packed, products.upload(case.packed, "cpu")
+    rng = np.random.default_rng(tokens)
+    x = torch.from_numpy(rng.standard_normal((tokens, packed.columns)).astype(np.float32)).to(dtype)
+    names = ("low", "high", "scales", "third", "table", "order")
+    traffic.start({name: getattr(device, name) for name in names} | {"x": x})
+    found = products.product(x, device, how).to(torch.float64).numpy()
+    exact = x.to(torch.float32).numpy()
+    with np.errstate(all="ignore"):
+        stored = case.matrix.stored
+        expected = reference.product(exact, stored, packed.rows, "EXACT", case.matrix.order).astype(np.float64)
+        size = np.abs(exact).astype(np.float64) @ np.abs(stored.take(np.arange(packed.rows))).astype(np.float64).T
+        error = np.where(size > 0, np.abs(found - expected) / np.where(size > 0, size, 1), np.abs(found - expected))
+    weight = sum(traffic.nbytes(name) for name in names[:4])
+    return {
+        "case": case.name,
+        "tokens": tokens,
+        "dtype": str(dtype).removeprefix("torch."),
+        "regime": how.regime,
+        "split": how.split,
+        "tuned": tuned,
+        "programs_of_tokens": 1 if how.regime == "vector" else -(-tokens // how.batch),
+        "finite": bool(np.isfinite(found).all()),
+        "error": float(error.max()),
+        "table": packed.table is not None and bool((packed.table.astype(np.int8) != packed.table).any()),
+        "weight_bytes": weight,
+        "packed_bytes": packed.low.nbytes
+        + sum(plane.nbytes for plane in (packed.high, packed.scales, packed.third) if plane is not None),
+        "x_bytes": traffic.nbytes("x"),
+        "x_size": x.nbytes,
+        "parts_bytes": 2 * how.split * tokens * packed.rows * 4 if how.split > 1 else 0,
+        "out_size": tokens * packed.rows * 4,
+    }
+
+
+def main() -> None:
+    traffic = Traffic()
+    exact_dot()
+    with dispatch.only("reference"):
+        for number, case in enumerate(cases()):
+            form, packed = case.packed.form, case.packed
+            for tokens in (*BATCHES, 70):
+                how = configuration("sm_80", tokens, packed.rows, form.words, form.tiles(packed.columns), packed.nbytes)
+                dtype = torch.bfloat16 if (number + tokens) % 4 == 0 else torch.float16
+                print(json.dumps(run(case, tokens, dtype, how, traffic)), flush=True)
+        case = groups(4, 128, "zeros", "F16", ROWS, 1600, ordered=True)
+        for how in (
+            Configuration("vector", 16, 4, 2, 3),
+            Configuration("tile", 32, 4, 16, 5),  # parts, and tokens of more than one program
+            Configuration("tile", 16, 4, 32, 2, unrolled=False),
+        ):
+            tokens = 2 if how.regime == "vector" else 18
+            print(json.dumps(run(case, tokens, torch.float16, how, traffic, tuned=False)), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Kernels compiled for cards that are not there: no spills, shared memory that fits, tensor cores, 16-byte loads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.triton
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def _report(folder: Path, *arguments: str) -> str:
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "TRITON_CACHE_DIR": str(folder),
+    }
+    command = [sys.executable, "-m", "kernels.gpu.compile_report", *arguments]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    return run.stdout
+
+
+def test_a_few_kernels_on_a_few_cards(tmp_path) -> None:
+    told = _report(tmp_path, "--formats", "int4 g128", "--cards", "sm_80,gfx942", "--tokens", "1,16")
+    told += _report(tmp_path, "--formats", "Q6_K", "--cards", "sm_100,gfx1201", "--tokens", "16")
+    assert told.count("16: ") == 4
+    assert "int4 g128 / sm_80 / 16: " in told
+    for card, instruction in (("sm_80", "mma"), ("gfx942", "mfma"), ("sm_100", "tcgen05"), ("gfx1201", "wmma")):
+        line = next(line for line in told.splitlines() if f" {card} / 16: " in line)
+        assert instruction in line
+
+
+@pytest.mark.slow
+def test_all_kernels_on_all_cards(tmp_path) -> None:
+    assert "0 with problems" in _report(tmp_path)

@@ -1,0 +1,67 @@
+"""Every kernel, format and batch under Triton's interpreter against float64, and what each touches of its weights."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.triton
+
+ROOT = Path(__file__).resolve().parents[3]
+# Of Σ |x · w|: float32 sums of a few hundred terms. Levels are exact in 16 bits but those of a table; the library's
+# product rounds weights and result to 16 bits.
+EXACT = 3e-6
+ROUNDED = {"float16": 1e-3, "bfloat16": 8e-3}
+TABLE = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+@pytest.fixture(scope="session")
+def results() -> list[dict[str, Any]]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    program = str(Path(__file__).with_name("gpu_cases.py"))
+    run = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr[-3000:]
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_every_product_is_that_of_the_reference(results: list[dict[str, Any]]) -> None:
+    wrong = []
+    for result in results:
+        limit = EXACT
+        if result["regime"] == "dequantize":
+            limit = ROUNDED[result["dtype"]]
+        elif result["regime"] == "tile" and result["table"]:
+            limit = TABLE[result["dtype"]]
+        if not result["finite"] or result["error"] > limit:
+            wrong.append((result["case"], result["tokens"], result["dtype"], result["error"]))
+    assert not wrong
+
+
+def test_every_regime_and_batch_was_run(results: list[dict[str, Any]]) -> None:
+    vector, tile, library = (
+        {r["case"] for r in results if r["regime"] == regime} for regime in ("vector", "tile", "dequantize")
+    )
+    assert len(vector) > 30
+    assert vector == tile >= library
+    assert {r["tokens"] for r in results} >= {1, 3, 16, 33}
+    assert any(r["split"] > 1 and r["regime"] == "tile" for r in results)
+    assert {r["dtype"] for r in results if r["regime"] == "tile"} == {"float16", "bfloat16"}
+
+
+def test_weights_are_read_once_and_little_else(results: list[dict[str, Any]]) -> None:
+    """Addresses of weights that a program touches, summed over programs, and x, parts and results."""
+    once = [r for r in results if r["tuned"] and r["programs_of_tokens"] == 1 and r["regime"] != "dequantize"]
+    assert len(once) > 150
+    shares = {}
+    for result in once:
+        moved = result["weight_bytes"] + result["x_bytes"] + result["parts_bytes"] + result["out_size"]
+        least = result["packed_bytes"] + result["x_size"] + result["out_size"]
+        shares[result["case"], result["tokens"]] = (moved / least, result["weight_bytes"] / result["packed_bytes"])
+    assert not {case: share for case, share in shares.items() if share[0] > 1.05}
+    assert not {case: share for case, share in shares.items() if not 1 <= share[1] <= 1.001}

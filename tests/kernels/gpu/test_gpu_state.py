@@ -1,0 +1,107 @@
+"""Whatever is missing is a state with a sentence and a remedy, never an import error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernels import dispatch, gpu
+from kernels import matrix as _matrix  # noqa: F401  (registers)
+from kernels.gpu import Facts, backends, judge
+from kernels.gpu.configurations import LIBRARY, TILE, VECTOR, cards, configuration, library_from, measured, regime
+from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "words"),
+    [
+        ({"gpu": False}, "no GPU", "no NVIDIA or AMD GPU"),
+        ({"torch": ""}, "no torch", "PyTorch is not installed"),
+        ({"torch_gpu": ""}, "torch without GPU", "a build for CPUs alone"),
+        ({"torch_sees": False}, "GPU out of reach", "does not reach the GPU"),
+        ({"card": "sm_120"}, "card unknown to torch", "no code for sm_120, only for sm_90"),
+        ({"card": "gfx1100", "architectures": ("gfx942",)}, "card unknown to torch", "only for gfx942"),
+        ({"triton": ""}, "no Triton", "Triton is not installed"),
+        ({"triton": "3.2.1"}, "Triton too old", "3.2.1 is older than 3.3"),
+        ({"compiler": ""}, "no C compiler", "no C compiler is at hand"),
+        ({"python_header": ""}, "no C compiler", "no Python.h is at hand"),
+        ({"cache_folder": "/x", "cache_writable": False}, "cache not writable", "can not write its cache in /x"),
+    ],
+)
+def test_each_thing_that_is_missing_is_named(change, kind, words) -> None:
+    state = judge(replace(Facts(), **change))
+    assert state.kind == kind
+    assert words in state.reason
+    assert not state.ready
+    assert state.remedy.endswith((".", "triton", "triton-windows")) or kind == "no GPU"
+
+
+@pytest.mark.parametrize(
+    ("card", "built", "ready"),
+    [
+        ("sm_90", ("sm_80", "sm_90"), True),
+        ("sm_89", ("sm_80", "sm_90"), True),  # the same generation
+        ("sm_120", ("sm_90", "compute_90"), True),  # PTX
+        ("sm_75", ("sm_80",), False),
+        ("gfx942", ("gfx90a", "gfx942:sramecc+:xnack-"), True),
+    ],
+)
+def test_a_card_needs_code_in_torch(card, built, ready) -> None:
+    assert judge(replace(Facts(), card=card, architectures=built)).ready == ready
+
+
+@pytest.mark.parametrize("version", ["3.3.0", "3.9.0", "3.4.0+git1234", "4.0"])
+def test_known_versions_of_triton_will_do(version) -> None:
+    assert judge(replace(Facts(), triton=version)).ready
+
+
+def test_this_machine_has_a_state() -> None:
+    assert gpu.gather() == gpu.gather()
+    assert gpu.state().ready or gpu.state().reason
+
+
+def test_without_triton_and_torch_everything_imports() -> None:
+    code = (
+        "import sys, json\nsys.modules.update(triton=None, torch=None)\n"
+        "from kernels import dispatch, gpu, matrix\n"
+        "from kernels.gpu import backends, blocks, configurations, forms, layout\n"
+        "lines = [line for line in dispatch.report() if line.op == 'gpu_product']\n"
+        "print(json.dumps([gpu.state().kind, sorted({line.backend for line in lines}), lines[0].reason]))"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    kind, used, reason = json.loads(run.stdout)
+    assert kind in ("no GPU", "no torch")
+    assert used == ["reference"]
+    assert reason.startswith("gpu:triton: ")
+
+
+def test_the_report_names_every_format() -> None:
+    lines = {line.variant: line for line in dispatch.report() if line.op == "gpu_product"}
+    assert set(lines) == set(backends.FORMATS) > set(BLOCK_KINDS) - set(PLAIN_KINDS)
+    assert "no GPU decoder for TQ1_0" in lines["TQ1_0"].reason
+    if not gpu.state().ready:
+        assert {line.backend for line in lines.values()} == {"reference"}
+        assert lines["Q4_K"].reason == f"gpu:triton: {gpu.state().reason}"
+
+
+def test_regimes_change_with_the_batch_and_are_known_beforehand() -> None:
+    assert [regime(tokens) for tokens in (1, 4, 5, library_from() - 1, library_from())] == [
+        *(VECTOR, VECTOR, TILE, TILE, LIBRARY),
+    ]
+    for card in (*cards(), "sm_90", "a card of tomorrow"):
+        assert not measured(card)
+        for tokens in (1, 4, 16, 64, 512):
+            how = configuration(card, tokens, 4096, 32, 16, 8 << 20)
+            assert how.rows * how.split > 0
+            parts = 8 * how.split * tokens * 4096 if how.split > 1 else 0
+            assert parts <= 0.025 * (8 << 20)  # what is added up again is little beside the weights
+            assert configuration(card, tokens, 1, 32, 1, 64).split == 1  # no more parts than tiles
