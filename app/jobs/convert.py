@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from app.jobs.calibration import load_torch
 from app.jobs.runner import Work
 from core.progress import CancelToken, TensorResult
 from core.recipe import Recipe
@@ -60,6 +61,8 @@ def convert_work(order: Order) -> Work:
         from core.run import run, unfinished
 
         time.sleep(HEAD_START)
+        if order.recipe.calibrated is not None:
+            load_torch()
         with open_checkpoint(order.source) as checkpoint:
             plan = order.plan
             if plan is None or plan.source_fingerprint != checkpoint.fingerprint():
@@ -69,6 +72,26 @@ def convert_work(order: Order) -> Work:
             yield Planned(plan, resume, _finished(order.output, plan) if resume else ())
             result = yield from run(plan, checkpoint, order.output, token, resume=resume, overwrite=order.overwrite)
         return result
+
+    return work
+
+
+def discard_work(output: Path) -> Work:
+    """Delete what an unfinished conversion has left for going on. Raises UserError while another program goes on."""
+
+    def work(_token: CancelToken) -> None:
+        from core.journal import Journal, journal_path
+        from core.methods.scratch import remove_scratch
+        from core.output import discard
+
+        journal = Journal(journal_path(output))
+        try:
+            remove_scratch(output)
+            discard(output)
+        except BaseException:
+            journal.close()
+            raise
+        journal.close(done=True)
 
     return work
 

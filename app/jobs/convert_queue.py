@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from PySide6.QtCore import QObject, Signal
 
-from app.jobs.convert import Order, Planned, convert_work
+from app.jobs.convert import Order, Planned, convert_work, discard_work
 from app.jobs.convert_rate import RateMeter
 from app.jobs.runner import Job, JobRunner, JobState
 from app.models.tensors import TensorRun
@@ -161,6 +161,15 @@ class ConversionQueue(QObject):
             self.entries.remove(entry)
             self._save_unfinished()
             self.removed.emit(entry)
+
+    def discard(self, entry: Entry) -> None:
+        """Take a conversion that has not ended well off the list, and delete what it has left for going on."""
+        if entry.resumable:
+            self._runner.run(
+                f"discard {entry.title}", discard_work(entry.order.output),
+                on_done=lambda _none, e=entry: self.remove(e),
+                on_error=lambda error, e=entry: self._on_error(e, error), owner=self,
+            )  # fmt: skip
 
     # ---- the job's life --------------------------------------------------------------------------------------------
 

@@ -74,8 +74,9 @@ def reply_work(plan: Plan) -> Work:
 
 
 def with_target(recipe: Recipe, name: str) -> Recipe:
-    """The recipe for another target. Rules whose format can not stand in its file or folder are left out, and a method
-    that the target does not know gives way to the usual one."""
+    """The recipe for another target. Rules whose format can not stand in its file or folder are left out, and methods
+    that the target does not know give way to the usual one."""
+    from app.jobs.calibration import for_format
     from core.formats import FORMATS, Method, find_format
     from core.recipe import KEEP
     from core.targets import find_target
@@ -83,9 +84,14 @@ def with_target(recipe: Recipe, name: str) -> Recipe:
     target = find_target(name)
     able = (f for f in FORMATS if f.container == target.container and f.ecosystem in ("", target.ecosystem))
     known = {f.name for f in able} | {KEEP}
-    offered = find_format(target.base, target.container).methods
-    method = recipe.method if recipe.method in offered else Method.SEARCH
-    return replace(recipe, target=name, method=method, rules=tuple(r for r in recipe.rules if r.format in known))
+    base = find_format(target.base, target.container)
+    return replace(
+        recipe,
+        target=name,
+        method=recipe.method if recipe.method in base.methods else Method.SEARCH,
+        rules=tuple(r for r in recipe.rules if r.format in known),
+        calibrated=for_format(recipe.calibrated, base),
+    )
 
 
 def costs_work(checkpoint: Checkpoint, recipe: Recipe) -> Work:

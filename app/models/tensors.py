@@ -110,8 +110,15 @@ def plan_columns() -> tuple[Column, ...]:
             tooltip=lambda t: _bytes_tooltip(t.bytes.total),
             total=lambda rows: megabytes(sum(t.bytes.total for t in rows)),
         ),
+        Column("From data", lambda t: t.chosen_by or "–", term="from data", tooltip=_chosen_tooltip),
         Column("Why", lambda t: t.reason),
     )
+
+
+def _chosen_tooltip(t: TensorPlan) -> str:
+    if t.chosen_by:
+        return f"{t.name}: its numbers are chosen by {t.chosen_by}, from what the calibration text shows"
+    return f"{t.name}: no data is looked at for its numbers"
 
 
 class TensorRun(NamedTuple):

@@ -138,7 +138,7 @@ def _recipe_pages(c: Camera) -> Iterator[str]:
     _settle(c)
     yield "recipe-warning"
     page.more.click()
-    for number, name in enumerate(("formats", "numbers", "keep", "rules", "tensors")):
+    for number, name in enumerate(("formats", "numbers", "method", "keep", "rules", "tensors")):
         page.advanced.tabs.setCurrentIndex(number)
         c.rest(0.2)
         yield f"recipe-{name}"
@@ -147,7 +147,7 @@ def _recipe_pages(c: Camera) -> Iterator[str]:
     _settle(c)
     yield "recipe-scheme"
     page.set_recipe(Recipe(target="Q8_0", rules=(Rule("ffn_down", "Q5_0"), Rule("blk\\.0\\.", "keep"))))
-    page.advanced.tabs.setCurrentIndex(3)
+    page.advanced.tabs.setCurrentIndex(4)
     _settle(c)
     page.advanced.rules.pattern.setText("no_such_tensor")
     page.advanced.rules.add.click()

@@ -352,7 +352,7 @@ def test_tensor_tables_of_other_pages_lead_here(window, qtbot, planted: Path) ->
     window.show_page("recipe")
     recipe = window.page("recipe")
     recipe.more.click()
-    recipe.advanced.tabs.setCurrentIndex(4)
+    recipe.advanced.tabs.setCurrentIndex(5)
     qtbot.waitUntil(lambda: recipe.advanced.tensors.model.rowCount() > 0, timeout=LONG)
     wanted = next(
         i for i, t in enumerate(recipe.advanced.tensors.model.rows()) if "layers.2.mlp.up" in t.source.sources[0].name

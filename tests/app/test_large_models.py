@@ -33,7 +33,7 @@ def test_ten_thousand_tensors_leave_the_window_alive(window, qtbot, tmp_path: Pa
     source = write_llama(tmp_path / "many", hidden=32, heads=1, kv_heads=1, layers=1112, ffn=32)
     recipe = open_recipe(window, qtbot, source)
     recipe.more.click()
-    recipe.advanced.tabs.setCurrentIndex(4)
+    recipe.advanced.tabs.setCurrentIndex(5)
     qtbot.wait(300)
     store = window.services.session
     assert len(store.current.plan.tensors) > 10_000

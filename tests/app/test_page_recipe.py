@@ -265,11 +265,11 @@ def test_numbers_of_a_scheme(recipe, window, qtbot) -> None:  # type: ignore[no-
     wait_plan(window, qtbot, "w8a16-g32-asym")
     use(numbers.knobs[Knob.BITS], numbers.knobs[Knob.BITS].findData(4))
     wait_plan(window, qtbot, "w4a16-g32-asym")
-    numbers.method.setCurrentIndex(1)
-    numbers.method.activated.emit(1)
-    qtbot.waitUntil(lambda: window.services.session.current.recipe.method is Method.ROUND)
     assert numbers.contract.fields.value("Zero point") == "4-bit integer"
     assert "32" in numbers.contract.fields.value("Granularity")
+    methods = advanced(recipe, qtbot, 2).methods
+    tick(qtbot, methods.methods[Method.ROUND])
+    qtbot.waitUntil(lambda: window.services.session.current.recipe.method is Method.ROUND)
 
 
 def use(chooser, row: int) -> None:  # type: ignore[no-untyped-def]
@@ -313,7 +313,7 @@ def test_contract_card_has_every_field_of_every_format() -> None:
 def test_keeping_tensors_and_the_cost_of_each_policy(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     page = open_recipe(window, qtbot, write_llama(tmp_path / "narrow", hidden=288, ffn=576))
     put(page, window, qtbot, Recipe(target="Q4_K_M"))
-    keep = advanced(page, qtbot, 2).keep
+    keep = advanced(page, qtbot, 3).keep
     qtbot.waitUntil(lambda: keep._costs[Misfit.KEEP].text() not in ("", "…"), timeout=LONG)
     assert keep._costs[Misfit.SMALLER].text() == format_bytes(window.services.session.current.plan.bytes_total)
     assert keep._costs[Misfit.STOP].text() == "stops"
@@ -331,7 +331,7 @@ def test_keeping_tensors_and_the_cost_of_each_policy(window, qtbot, tmp_path: Pa
 
 def test_rules_are_added_counted_and_refused_in_place(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     put(recipe, window, qtbot, Recipe(target="Q4_0"))
-    rules = advanced(recipe, qtbot, 3).rules
+    rules = advanced(recipe, qtbot, 4).rules
     assert not rules.add.isEnabled()
     assert rules.add.toolTip()
     qtbot.keyClicks(rules.pattern, "ffn_down")
@@ -375,7 +375,7 @@ def test_a_rule_behind_another_that_takes_all(tmp_path: Path) -> None:
 
 def test_each_tensors_fate_is_listed(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     plan = put(recipe, window, qtbot, Recipe(target="Q5_0"))
-    panel = advanced(recipe, qtbot, 4)
+    panel = advanced(recipe, qtbot, 5)
     qtbot.waitUntil(lambda: panel.tensors.model.rows() == list(plan.tensors), timeout=LONG)
     panel.tensors.view.selectRow(3)
     assert recipe.preview.tensor.currentText() == plan.tensors[3].name or plan.tensors[3].action is not Action.QUANTIZE

@@ -20,7 +20,7 @@ from core.recipe import Recipe
 pytestmark = pytest.mark.gui
 MOST_CONTROLS = 12
 PAGES = ("model", "recipe", "convert", "inspect", "test")
-TABS = ("formats", "numbers", "keep", "rules", "tensors")
+TABS = ("formats", "numbers", "method", "keep", "rules", "tensors")
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
 from core import units
+from core.methods.scratch import scratch_path
 from core.serving import serving_target
 from core.targets import find_target
 
@@ -26,8 +27,8 @@ BUTTONS = {
     JobState.QUEUED: ("cancel",),
     JobState.RUNNING: ("pause", "cancel"),
     JobState.PAUSED: ("resume", "cancel"),
-    JobState.CANCELLED: ("resume", "command", "remove"),
-    JobState.FAILED: ("resume", "command", "remove"),
+    JobState.CANCELLED: ("resume", "discard", "command", "remove"),
+    JobState.FAILED: ("resume", "discard", "command", "remove"),
     JobState.DONE: ("folder", "open", "inspect", "command", "remove"),
 }
 
@@ -35,7 +36,7 @@ BUTTONS = {
 class EntryCard(QFrame):
     """`chosen(entry)` on a click, Enter or Space; `asked(word, entry)` follows the buttons.
 
-    Words: pause, resume, cancel, folder, open, inspect, command, remove.
+    Words: pause, resume, cancel, folder, open, inspect, discard, command, remove.
     """
 
     chosen = Signal(object)
@@ -44,7 +45,7 @@ class EntryCard(QFrame):
     def __init__(self, entry: Entry, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.entry = entry
-        self._shown: JobState | None = None
+        self._shown: tuple[JobState, BaseException | None] | None = None
         self._selected = False
         self.setProperty("frameRole", "card")
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
@@ -75,8 +76,9 @@ class EntryCard(QFrame):
             ("folder", "Open folder", "folder-open", "Show the result in the file manager"),
             ("open", "Open result", "box", "Open the result as a model"),
             ("inspect", "Open in Inspect", "search", "Open the result as a model and go to the Inspect page"),
+            ("discard", "Discard", "trash-2", "Delete what is kept to go on, and remove this from the list"),
             ("command", "Copy command", "terminal", "Copy the command that does the same without a window"),
-            ("remove", "", "trash-2", "Remove from this list; files stay as they are"),
+            ("remove", "", "x", "Remove from this list; files stay as they are"),
         ):
             made = button(title, lambda word=word: self.asked.emit(word, self.entry), icon=icon, hint=hint)
             self.buttons[word], self._titles[word] = made, title
@@ -110,8 +112,8 @@ class EntryCard(QFrame):
         if text != self.text.text():
             self.text.setText(text)
             self.setAccessibleDescription(text)
-        if state is not self._shown:  # ten times a second is no time to lay everything out anew
-            self._shown = state
+        if (state, entry.error) != self._shown:  # ten times a second is no time to lay everything out anew
+            self._shown = state, entry.error
             self._show_state(state)
 
     def _show_state(self, state: JobState) -> None:
@@ -192,12 +194,25 @@ def status_text(entry: Entry) -> str:
             return SEPARATOR.join(_running(entry))
         case JobState.CANCELLED:
             where = f" at {units.format_percent(entry.share, 0)}" if entry.progress is not None else ""
-            return f"stopped{where}; Resume goes on from there, and no file of this name exists yet"
+            return f"stopped{where}; {_kept(entry)}, and no file of this name exists yet"
         case JobState.FAILED:
             where = f"stopped at {units.format_percent(entry.share, 0)}; " if entry.progress is not None else ""
-            return f"{where}no file of this name was made"
+            kept = f"{_kept(entry)}; " if _has_scratch(entry) else ""
+            return f"{where}{kept}no file of this name was made"
         case JobState.DONE:
             return SEPARATOR.join(_done(entry))
+
+
+def _has_scratch(entry: Entry) -> bool:
+    calibrated = entry.order.recipe.calibrated
+    return calibrated is not None and calibrated.needs_blocks
+
+
+def _kept(entry: Entry) -> str:
+    """What is there to go on with."""
+    if _has_scratch(entry):
+        return f"{scratch_path(entry.order.output).name} is kept to go on with Resume, Discard deletes it"
+    return "Resume goes on from there"
 
 
 def _running(entry: Entry) -> list[str]:
@@ -205,7 +220,7 @@ def _running(entry: Entry) -> list[str]:
     if entry.stopping:
         return ["stopping after the present block"]
     if p is None:
-        return ["starting"]
+        return ["starting"] if entry.order.recipe.calibrated is None else ["choosing the calibration text"]
     what = "layer" if p.phase == "calibrating" else "tensor"
     parts = [
         units.format_percent(entry.share, 0),

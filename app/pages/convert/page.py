@@ -287,6 +287,8 @@ class ConvertPage(Page):
                 self.queue.resume(entry)
             case "cancel":
                 self.queue.cancel(entry)
+            case "discard":
+                self.queue.discard(entry)
             case "remove":
                 self.queue.remove(entry)
             case "open":

@@ -1,4 +1,4 @@
-"""Everything beyond the presets, in tabs: formats, numbers, what is kept, rules, and each tensor's fate."""
+"""Everything beyond the presets, in tabs: formats, numbers, methods, what is kept, rules, and each tensor's fate."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from app.models.table_view import TablePanel
 from app.models.tensors import plan_columns
 from app.pages.recipe.formats import FormatsPanel
 from app.pages.recipe.keep import KeepPanel
+from app.pages.recipe.methods import MethodsPanel
 from app.pages.recipe.numbers import NumbersPanel
 from app.pages.recipe.rules import RulesPanel
 from app.session import Session
@@ -25,6 +26,7 @@ from core.plan import Plan, TensorPlan
 from core.recipe import Recipe
 
 WIDEST = 380  # px that an area's contents can ask for; the smallest window has two of these
+FROM_DATA = 4  # column of the tensors' table that says nothing while no data is looked at
 FILTER = "Recipes (*.json);;All files (*)"
 
 
@@ -41,12 +43,13 @@ class AdvancedPanel(QWidget):
         self._recipe = Recipe()
         self.formats = FormatsPanel()
         self.numbers = NumbersPanel()
+        self.methods = MethodsPanel()
         self.keep = KeepPanel()
         self.rules = RulesPanel()
         self.tensors = TablePanel(
             RowsModel(plan_columns(), explain),
             "Tensors of the plan",
-            ("", "BF16", "Q4_K", "9 999.999", "a sentence that may be rather long"),
+            ("", "BF16", "Q4_K", "9 999.999", "AWQ + GPTQ", "a sentence that may be rather long"),
             filter_hint="Filter by name, format or reason",
         )
         self.error = InlineError()
@@ -56,6 +59,7 @@ class AdvancedPanel(QWidget):
         for title, panel in (
             ("Formats", self.formats),
             ("Numbers", scrolled(self.numbers)),
+            ("Method", scrolled(self.methods)),
             ("Keep", scrolled(self.keep)),
             ("Rules", self.rules),
             ("Tensors", _padded(self.tensors)),
@@ -74,7 +78,7 @@ class AdvancedPanel(QWidget):
         layout.addWidget(self.tabs, 1)
         layout.addWidget(self.error)
         layout.addLayout(files)
-        for panel in (self.formats, self.numbers, self.keep, self.rules):
+        for panel in (self.formats, self.numbers, self.methods, self.keep, self.rules):
             panel.edited.connect(self.edited)
         self.tensors.add_row_action(
             "Inspect", "search", "Show this tensor's weights, channels and error on the Inspect page", self._inspect
@@ -92,12 +96,15 @@ class AdvancedPanel(QWidget):
         self._recipe = recipe
         self.formats.show_recipe(recipe)
         self.numbers.show_recipe(recipe)
+        self.methods.show_recipe(recipe)
         self.keep.show_recipe(recipe)
         self.rules.show_recipe(recipe, [])
 
     def show_plan(self, plan: Plan, rules: tuple[RuleMatch, ...]) -> None:
         """Each tensor's fate and each rule's share."""
         self.tensors.model.set_rows(plan.tensors)
+        self.tensors.view.setColumnHidden(FROM_DATA, plan.recipe.calibrated is None)
+        self.tensors.fit_first_column()
         self.rules.show_recipe(plan.recipe, list(rules))
 
     def show_no_plan(self) -> None:

@@ -1,9 +1,8 @@
-"""Target, bits, granularity, symmetry and method: the numbers of the recipe, for who wants them under control."""
+"""Target, bits, granularity and symmetry: the numbers of the recipe, for who wants them under control."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import Qt, Signal
@@ -16,15 +15,9 @@ from app.widgets.basics import label, set_available
 from app.widgets.calm import CalmCombo
 from app.widgets.text import explain, term
 from core.catalog import Kind, Knob, Use, base_of, bits_text, kind_of, knob_text, knob_value, use_of, uses
-from core.formats import Method
 from core.recipe import Recipe
 from core.targets import Target, find_target
 
-METHODS = (
-    (Method.SEARCH, "search: the scale with the smallest error"),
-    (Method.ROUND, "round to nearest: the plain scale"),
-    (Method.HALF_QUADRATIC, "half-quadratic (HQQ): the zero point that outliers do not move"),
-)
 _SWITCHES = {Knob.SYMMETRIC: "symmetric: no zero points", Knob.DOUBLE: "scales are quantized, too"}
 _TERMS = {
     Knob.BITS: "payload bits",
@@ -45,7 +38,6 @@ class NumbersPanel(QWidget):
         self._columns: Collection[int] = ()
         self._lossless: frozenset[str] = frozenset()
         self._filled: tuple[Use, Kind, frozenset[str]] | None = None  # what the choosers offer at present
-        self._methods: list[tuple[str, object]] = []
         self.use = CalmCombo()
         for use in uses():
             self.use.addItem(use.title, use.key)
@@ -57,7 +49,6 @@ class NumbersPanel(QWidget):
             Knob.SYMMETRIC: QCheckBox(_SWITCHES[Knob.SYMMETRIC]),
             Knob.DOUBLE: QCheckBox(_SWITCHES[Knob.DOUBLE]),
         }
-        self.method = CalmCombo()
         self.contract = ContractCard()
         form = QFormLayout()
         form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
@@ -68,7 +59,6 @@ class NumbersPanel(QWidget):
             ("Format", "format", self.kind),
             *((knob.title, _TERMS[knob], control) for knob, control in self.knobs.items()),
             ("Target", "target", self.target),
-            ("Method", "method", self.method),
         ]
         for title, word, control in rows:
             name = term(word, title, "muted")
@@ -93,9 +83,6 @@ class NumbersPanel(QWidget):
         for knob, control in self.knobs.items():
             signal = control.activated if isinstance(control, QComboBox) else control.clicked
             signal.connect(partial(self._on_knob, knob))
-        self.method.activated.connect(
-            lambda row: self._take(replace(self._recipe, method=Method(self.method.itemData(row))))
-        )
         self.show_recipe(self._recipe)
 
     @property
@@ -124,11 +111,6 @@ class NumbersPanel(QWidget):
                 control.setChecked(bool(value))
             else:
                 control.setCurrentIndex(kind.values(knob).index(value))
-        methods = [(words, method) for method, words in METHODS if method in base_of(target).methods]
-        if methods != self._methods:
-            self._methods = methods
-            _offer(self.method, methods)
-        self.method.setCurrentIndex(self.method.findData(recipe.method))
         self.note.setText(self._note(kind))
         self.note.setVisible(bool(self.note.text()))
         self.contract.show_contract(base_of(target).contract)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Qt
-from PySide6.QtGui import QAction, QGuiApplication
 from PySide6.QtWidgets import QHBoxLayout, QVBoxLayout, QWidget
 
+from app.jobs.calibration import cost_text
 from app.jobs.plan import PlanReply
 from app.theme import SPACE_1, SPACE_2
-from app.widgets.basics import Card, IconLabel, label
+from app.widgets.basics import Card, label
 from app.widgets.inline_error import InlineError
-from app.widgets.text import ElidedLabel, breakable
+from app.widgets.text import ElidedLabel
 from app.widgets.tiles import Tiles
+from app.widgets.warning_line import show_warnings
 from core import units
 
 
@@ -31,6 +32,9 @@ class OutcomeCard(Card):
         self.error.set_dismissable(False)
         self.lossless = label("", "ok", wrap=True)
         self.lossless.setAccessibleName("What loses nothing")
+        self.calibration = label("", wrap=True)
+        self.calibration.setAccessibleName("What calibration adds")
+        self.calibration.hide()
         self._warnings = QVBoxLayout()
         self._warnings.setSpacing(SPACE_1)
         head = QHBoxLayout()
@@ -40,6 +44,7 @@ class OutcomeCard(Card):
         self.add(head)
         self.add(self.facts)
         self.add(self.lossless)
+        self.add(self.calibration)
         self.add(self._warnings)
         self.add(self.error)
 
@@ -59,6 +64,7 @@ class OutcomeCard(Card):
         )
         self.facts.set("Time", f"~ {units.format_duration(max(plan.expected_seconds, 1.0))}", memory)
         self._show_lossless(plan.lossless_note)
+        self._show_calibration(cost_text(plan))
         self._show_warnings(plan.warnings)
         self.error.hide()
         self.facts.show()
@@ -74,6 +80,7 @@ class OutcomeCard(Card):
         self.size.setToolTip("")
         self.state.setText("")
         self._show_lossless("")
+        self._show_calibration("")
         self._show_warnings(())
         self.facts.hide()
         self.error.show_error(error)
@@ -82,28 +89,9 @@ class OutcomeCard(Card):
         self.lossless.setText(text)
         self.lossless.setVisible(bool(text))
 
+    def _show_calibration(self, text: str) -> None:
+        self.calibration.setText(text)
+        self.calibration.setVisible(bool(text))
+
     def _show_warnings(self, warnings: tuple[str, ...]) -> None:
-        while self._warnings.count():
-            widget = self._warnings.takeAt(0).widget()
-            widget.hide()
-            widget.deleteLater()
-        for text in warnings:
-            self._warnings.addWidget(WarningLine(text))
-
-
-class WarningLine(QWidget):
-    """Icon, the word 'Warning' and one sentence."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        layout = QHBoxLayout(self)
-        layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(SPACE_2)
-        layout.addWidget(IconLabel("triangle-alert", "warning"), 0, Qt.AlignmentFlag.AlignTop)
-        words = label(breakable(f"Warning: {text}"), wrap=True)
-        copy = QAction("Copy", words)
-        copy.triggered.connect(lambda: QGuiApplication.clipboard().setText(text))
-        words.addAction(copy)
-        words.setContextMenuPolicy(Qt.ContextMenuPolicy.ActionsContextMenu)
-        layout.addWidget(words, 1)
-        self.setAccessibleName(f"Warning: {text}")
+        show_warnings(self._warnings, warnings)

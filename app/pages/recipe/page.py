@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from PySide6.QtCore import Qt, QTimer
+from PySide6.QtCore import QPoint, Qt, QTimer
 from PySide6.QtWidgets import (
     QAbstractButton,
     QHBoxLayout,
@@ -18,10 +18,11 @@ from PySide6.QtWidgets import (
 
 from app.jobs.convert import Order
 from app.jobs.convert_queue import ConversionQueue
-from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work, reply_work
+from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work, reply_work, with_target
 from app.jobs.plan_presets import PRESETS_KEY, Offer, presets_work, rejudged
 from app.pages.base import Page
 from app.pages.recipe.advanced import AdvancedPanel, scrolled
+from app.pages.recipe.calibrating import Calibrating
 from app.pages.recipe.outcome import OutcomeCard
 from app.pages.recipe.output import OutputRow
 from app.pages.recipe.presets import PresetCards
@@ -32,6 +33,7 @@ from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import EmptyState, PrimaryButton, Splitter, button, label, quiet_button, set_available
 from app.widgets.text import ElidedLabel
 from core.errors import UserError
+from core.methods.choice import Calibrated, DataMethod
 from core.plan import Plan
 from core.recipe import Misfit, Recipe
 from core.targets import find_target
@@ -95,6 +97,7 @@ class RecipePage(Page):
         self.model_name = ElidedLabel(role="muted")
         self.presets = PresetCards()
         self.advanced = self.piece("advanced")
+        self.calibrating = Calibrating(self.services, self.advanced.methods, self.presets)
         self.outcome = OutcomeCard()
         self.preview = PreviewCard(self.services)
         self.where = OutputRow()
@@ -103,8 +106,10 @@ class RecipePage(Page):
         self.more.setCheckable(True)
         self.more.setToolTip("Every format, number, exception and rule")
         self.again = quiet_button("", self._use_last)
-        self.presets.chosen.connect(self._use_offer)
+        self.presets.chosen.connect(self._choose_offer)
+        self.presets.calibrate.connect(self._calibrate)
         self.advanced.edited.connect(self.set_recipe)
+        self.advanced.tabs.currentChanged.connect(lambda _tab: self.calibrating.refresh())
         self.advanced.tensor_chosen.connect(self.preview.choose)
         self.advanced.inspect_asked.connect(shell.inspect_tensor)
 
@@ -183,6 +188,7 @@ class RecipePage(Page):
             self.services.jobs.discard(key)
         self._plan_timer.stop()
         self._size_timer.stop()
+        self.calibrating.forget()
         self._offers, self._good = (), None
         self.presets.show_offers(())
         self.presets.show_recipe(None)
@@ -250,6 +256,20 @@ class RecipePage(Page):
         if offer.reply is not None:
             self._on_plan(offer.reply)
 
+    def _choose_offer(self, offer: Offer | None) -> None:
+        """A click on a preset. What is measured first stays so, and makes another plan."""
+        recipe = self.services.session.current.recipe
+        calibrated = recipe.calibrated if recipe is not None else None
+        if offer is None or calibrated is None or not self.presets.calibrated.isVisible():
+            self._use_offer(offer)
+        else:
+            self.set_recipe(with_target(replace(offer.recipe, calibrated=calibrated), offer.recipe.target))
+
+    def _calibrate(self, on: bool) -> None:
+        recipe = self.services.session.current.recipe
+        if recipe is not None:
+            self.set_recipe(replace(recipe, calibrated=Calibrated(DataMethod.IMPORTANCE) if on else None))
+
     def _follow(self, session: Session, recipe: Recipe) -> None:
         """Another page has changed the recipe, and may have brought its plan."""
         self._own = recipe
@@ -288,6 +308,7 @@ class RecipePage(Page):
     def _show_recipe(self, recipe: Recipe) -> None:
         self.presets.show_recipe(recipe)
         self.advanced.show_recipe(recipe)
+        self.calibrating.refresh()
         self.convert.setText(f"Convert to {recipe.target}")
         self.convert.setAccessibleName(self.convert.text())
         self._refresh_output()
@@ -364,8 +385,14 @@ class RecipePage(Page):
         self._left.setCurrentWidget(self.advanced if on else self._left.widget(0))
         self._split.setSizes(WIDE if on else EVEN)
         self.more.setToolTip("Back to the presets" if on else "Every format, number, exception and rule")
+        self.calibrating.refresh()
         if on and self.convert.isEnabled():
             self._ask_costs()
+
+    def take_drop(self, path: Path, place: QPoint) -> bool:
+        """A text, or an importance matrix, dropped on the calibration's card; elsewhere it is a model."""
+        card = self.advanced.methods.calibration
+        return card.isVisible() and card.rect().contains(card.mapFrom(self, place)) and card.take_path(path)
 
     # ---- the output ------------------------------------------------------------------------------------------------
 
@@ -402,6 +429,7 @@ class RecipePage(Page):
 
     def showEvent(self, event: object) -> None:
         super().showEvent(event)
+        self.calibrating.refresh()
         self.preview.set_active(True)
 
     def hideEvent(self, event: object) -> None:

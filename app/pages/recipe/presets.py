@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from PySide6.QtCore import QSize, Qt, Signal
-from PySide6.QtWidgets import QButtonGroup, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QButtonGroup, QCheckBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
+from app.jobs.calibration import Choice, about
 from app.jobs.plan_presets import PRESETS, Offer, Preset
-from app.theme import SPACE_1, SPACE_2, SPACE_3
+from app.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
 from app.widgets.basics import label, set_available
+from app.widgets.text import explain
 from app.widgets.verdict import Verdict
 from core import units
 from core.recipe import Recipe
 from core.targets import find_target
 
+CALIBRATE = "Measure first what matters: a lower error at the same size"
 FITS = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}
 
 
@@ -85,15 +89,22 @@ class PresetCard(QPushButton):
 
 
 class PresetCards(QWidget):
-    """`chosen(offer)` when a card is clicked."""
+    """`chosen(offer)` when a card is clicked; `calibrate(on)` when its weights shall be measured first, or not."""
 
     chosen = Signal(object)
+    calibrate = Signal(bool)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Presets")
         self.cards = [PresetCard(p) for p in PRESETS]
         self.reason = label("", "", wrap=True)
+        self.calibrated = QCheckBox(CALIBRATE)
+        self.calibrated.setToolTip(explain("importance"))
+        self.calibrated.clicked.connect(self.calibrate)
+        self.cost = label("", "muted", wrap=True)
+        self.cost.setContentsMargins(SPACE_6, 0, 0, 0)
+        self.cost.hide()
         self._group = QButtonGroup(self)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -102,6 +113,8 @@ class PresetCards(QWidget):
             self._group.addButton(card)
             layout.addWidget(card)
         layout.addWidget(self.reason)
+        layout.addWidget(self.calibrated)
+        layout.addWidget(self.cost)
         self._group.buttonClicked.connect(lambda card: self.chosen.emit(card.offer))
 
     def show_offers(self, offers: Sequence[Offer]) -> None:
@@ -113,7 +126,8 @@ class PresetCards(QWidget):
         """Check the card whose recipe is in force; none for a recipe of the user's own."""
         self._group.setExclusive(False)
         for card in self.cards:
-            card.setChecked(card.offer is not None and recipe is not None and card.offer.recipe == recipe)
+            plain = None if recipe is None else replace(recipe, calibrated=None)
+            card.setChecked(card.offer is not None and card.offer.recipe == plain)
         self._group.setExclusive(True)
         chosen = next((c for c in self.cards if c.isChecked()), None)
         if chosen is not None and chosen.offer is not None:
@@ -122,3 +136,17 @@ class PresetCards(QWidget):
             self.reason.setText(f"Your own recipe is in force: {recipe.target}. A click on a preset replaces it.")
         else:
             self.reason.setText("")
+        self.calibrated.setVisible(chosen is not None)
+        self.calibrated.setChecked(recipe is not None and recipe.calibrated is not None)
+        if chosen is None:
+            self.cost.hide()
+
+    def show_calibration(self, choice: Choice | None) -> None:
+        """What measuring the importance costs for the present recipe, or why it is of no use; None: not known yet."""
+        known = choice is not None and not self.calibrated.isHidden()
+        problem = choice.problem if choice is not None else ""
+        set_available(self.calibrated, "" if self.calibrated.isChecked() else problem)
+        words = problem or (f"It takes {about(choice.seconds)} more." if choice is not None else "")
+        self.cost.setText(words)
+        self.cost.setVisible(known)
+        self.calibrated.setAccessibleDescription(words)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PREVIEW_DELAY = 40  # ms of rest before a preview starts: a slider that moves asks for one, not for fifty
 SAMPLE_DELAY = 600
+WITHOUT = "Preview without calibration: the same format, its numbers chosen without data."
 PLOT_HEIGHT = 200  # px, the least at which a histogram can be read
 _FIRST_ROLES = (Role.FFN_DOWN, Role.ATTN_V, Role.ATTN_QKV)  # the tensors whose error matters most, to start with
 
@@ -67,12 +68,15 @@ class PreviewCard(Card):
         self.facts = Tiles(("SNR", "Max error", "Effective bits", "Rows seen"))
         self.error = InlineError()
         self.error.set_dismissable(False)
+        self.note = label(WITHOUT, "muted", wrap=True)
+        self.note.hide()
         self.sample = label("", "muted", wrap=True)
         self.sample.setAccessibleName("Sample of the whole model")
         self.histogram.set_chooser("Error of", self.tensor)
         self.add(_Modest(self.histogram), 1)
         self.add(self.facts)
         self.add(self.error)
+        self.add(self.note)
         self.add(self.sample)
         self._preview_timer = QTimer(self, singleShot=True, interval=PREVIEW_DELAY)
         self._preview_timer.timeout.connect(self._start_preview)
@@ -96,6 +100,7 @@ class PreviewCard(Card):
         self._stop()
         self._checkpoint, self._plan = checkpoint, plan
         self.sample.setText("")
+        self.note.setVisible(plan is not None and plan.recipe.calibrated is not None)
         if plan is None:
             self._blank("Working out the plan…" if checkpoint is not None else "")
             return
