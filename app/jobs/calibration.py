@@ -158,9 +158,12 @@ def matrix_work(checkpoint: Checkpoint, path: Path) -> Work:
 
 
 def about(seconds: float) -> str:
-    """An estimate, no more exact than it is: 'about 35 s', 'about 12 min', 'about 2 h 10 min'."""
-    if seconds < 60:
+    """An estimate, no more exact than it is: 'about 35 s', 'about 1 min 40 s', 'about 12 min', 'about 2 h 10 min'."""
+    if seconds < 59.5:
         return f"about {max(1, round(seconds))} s"
+    tens = round(seconds / 10)
+    if tens < 60:
+        return f"about {tens // 6} min" + (f" {tens % 6}0 s" if tens % 6 else "")
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"about {minutes} min"

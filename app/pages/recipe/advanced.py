@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFileDialog, QFrame, QHBoxLayout, QScrollArea, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.plan import RuleMatch
@@ -56,6 +57,7 @@ class AdvancedPanel(QWidget):
         self.tabs = QTabWidget()
         self.tabs.setAccessibleName("Parts of the recipe")
         self.tabs.tabBar().setAccessibleName("Parts of the recipe")
+        self.tabs.tabBar().setProperty("tabRole", "many")
         for title, panel in (
             ("Formats", self.formats),
             ("Numbers", scrolled(self.numbers)),
@@ -169,7 +171,8 @@ def scrolled(panel: QWidget) -> QScrollArea:
 
 
 class _Scrolled(QScrollArea):
-    """As wide as its contents need: there is no way to scroll sideways."""
+    """As wide as its contents need: there is no way to scroll sideways. The contents are as high as their texts are at
+    that width, which Qt's own area does not ask for."""
 
     def minimumSizeHint(self) -> QSize:
         hint = super().minimumSizeHint()
@@ -181,7 +184,19 @@ class _Scrolled(QScrollArea):
     def eventFilter(self, watched: QObject, event: QEvent) -> bool:
         if watched is self.widget() and event.type() == QEvent.Type.LayoutRequest:
             self.updateGeometry()
+            self._fit_height()
         return super().eventFilter(watched, event)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        self._fit_height()
+
+    def _fit_height(self) -> None:
+        layout = self.widget().layout() if self.widget() is not None else None
+        if layout is not None and layout.hasHeightForWidth():
+            needed = layout.minimumHeightForWidth(self.viewport().width())
+            if self.widget().minimumHeight() != needed:
+                self.widget().setMinimumHeight(needed)
 
 
 def _padded(panel: QWidget) -> QWidget:

@@ -31,7 +31,7 @@ METHODS: dict[AnyMethod, tuple[str, str]] = {  # method → name with what it do
 }
 TRANSFORMS: dict[Transform, tuple[str, str]] = {
     Transform.ROTATION: ("Rotation: spreads outliers over all channels", "rotation"),
-    Transform.SMOOTHQUANT: ("SmoothQuant: activations give outliers to weights", "SmoothQuant"),
+    Transform.SMOOTHQUANT: ("SmoothQuant: outliers move into the weights", "SmoothQuant"),
     Transform.AWQ: ("AWQ: columns that meet large inputs lose less", "AWQ"),
 }
 SEARCHED, GIVEN = "searched", "given"
@@ -84,7 +84,9 @@ class MethodsPanel(QWidget):
         card.body.setSpacing(2)
         from_data = "From data: a short text is sent through the model"
         for heading, kind in (("Without data", Method), (from_data, DataMethod)):
-            card.add(label(heading, "muted"))
+            words = label(heading, "muted")
+            words.setContentsMargins(0, SPACE_1, 0, 0)
+            card.add(words)
             for method, radio in self.methods.items():
                 if isinstance(method, kind):
                     self._put(card, method, radio)
@@ -159,7 +161,7 @@ class MethodsPanel(QWidget):
             elif base.contract.scale is None:
                 self._show_choice(method, control, Choice(problem=f"{base.name} has no scales to be chosen."))
             else:
-                why = "" if method in base.methods else f"{base.name} has no zero points of its own to be moved."
+                why = "" if method in base.methods else f"Not for {base.name}: it has no zero points of its own."
                 self._show_choice(method, control, Choice(problem=why, hint="Take a format with zero points."))
         for transform, box in self.transforms.items():
             self._show_choice(transform, box, self._choices.transforms.get(transform))
@@ -169,7 +171,7 @@ class MethodsPanel(QWidget):
     ) -> None:
         """None: not known yet. What is in force stays on, so that it can be switched off."""
         problem = choice.problem if choice is not None else ""
-        words = problem
+        words = problem[:1].upper() + problem[1:]
         if choice is not None and not problem:
             words = " ".join(
                 filter(None, (f"{about(choice.seconds).capitalize()}." if choice.seconds else "", choice.note))

@@ -140,7 +140,7 @@ class RecipePage(Page):
         column.addWidget(self.again, 0, Qt.AlignmentFlag.AlignLeft)
         column.addStretch(1)
         self._left = QStackedWidget()
-        self._left.addWidget(self._simple)
+        self._left.addWidget(scrolled(self._simple))
         self._left.addWidget(self.advanced)
         left = QWidget()
         choices = QVBoxLayout(left)

@@ -10,7 +10,7 @@ from PySide6.QtWidgets import QButtonGroup, QCheckBox, QHBoxLayout, QPushButton,
 
 from app.jobs.calibration import Choice, about
 from app.jobs.plan_presets import PRESETS, Offer, Preset
-from app.theme import SPACE_1, SPACE_2, SPACE_3, SPACE_6
+from app.theme import SPACE_1, SPACE_2, SPACE_3
 from app.widgets.basics import label, set_available
 from app.widgets.text import explain
 from app.widgets.verdict import Verdict
@@ -18,7 +18,7 @@ from core import units
 from core.recipe import Recipe
 from core.targets import find_target
 
-CALIBRATE = "Measure first what matters: a lower error at the same size"
+CALIBRATE = "Lower the error by measuring first"
 FITS = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}
 
 
@@ -85,7 +85,7 @@ class PresetCard(QPushButton):
         return self.layout().sizeHint()
 
     def minimumSizeHint(self) -> QSize:
-        return QSize(200, self.layout().minimumSize().height())
+        return QSize(200, max(self.layout().minimumSize().height(), self.layout().sizeHint().height()))
 
 
 class PresetCards(QWidget):
@@ -100,11 +100,8 @@ class PresetCards(QWidget):
         self.cards = [PresetCard(p) for p in PRESETS]
         self.reason = label("", "", wrap=True)
         self.calibrated = QCheckBox(CALIBRATE)
-        self.calibrated.setToolTip(explain("importance"))
+        self.calibrated.setToolTip(f"The size stays as it is. {explain('importance')}")
         self.calibrated.clicked.connect(self.calibrate)
-        self.cost = label("", "muted", wrap=True)
-        self.cost.setContentsMargins(SPACE_6, 0, 0, 0)
-        self.cost.hide()
         self._group = QButtonGroup(self)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
@@ -114,7 +111,6 @@ class PresetCards(QWidget):
             layout.addWidget(card)
         layout.addWidget(self.reason)
         layout.addWidget(self.calibrated)
-        layout.addWidget(self.cost)
         self._group.buttonClicked.connect(lambda card: self.chosen.emit(card.offer))
 
     def show_offers(self, offers: Sequence[Offer]) -> None:
@@ -138,15 +134,11 @@ class PresetCards(QWidget):
             self.reason.setText("")
         self.calibrated.setVisible(chosen is not None)
         self.calibrated.setChecked(recipe is not None and recipe.calibrated is not None)
-        if chosen is None:
-            self.cost.hide()
 
     def show_calibration(self, choice: Choice | None) -> None:
         """What measuring the importance costs for the present recipe, or why it is of no use; None: not known yet."""
-        known = choice is not None and not self.calibrated.isHidden()
         problem = choice.problem if choice is not None else ""
+        cost = f" ({about(choice.seconds)})" if choice is not None and choice.seconds else ""
+        self.calibrated.setText(CALIBRATE + cost)
         set_available(self.calibrated, "" if self.calibrated.isChecked() else problem)
-        words = problem or (f"It takes {about(choice.seconds)} more." if choice is not None else "")
-        self.cost.setText(words)
-        self.cost.setVisible(known)
-        self.calibrated.setAccessibleDescription(words)
+        self.calibrated.setAccessibleDescription(problem)

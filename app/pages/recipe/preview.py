@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PREVIEW_DELAY = 40  # ms of rest before a preview starts: a slider that moves asks for one, not for fifty
 SAMPLE_DELAY = 600
-WITHOUT = "Preview without calibration: the same format, its numbers chosen without data."
+WITHOUT = "Preview without calibration."
 PLOT_HEIGHT = 200  # px, the least at which a histogram can be read
 _FIRST_ROLES = (Role.FFN_DOWN, Role.ATTN_V, Role.ATTN_QKV)  # the tensors whose error matters most, to start with
 
@@ -68,7 +68,8 @@ class PreviewCard(Card):
         self.facts = Tiles(("SNR", "Max error", "Effective bits", "Rows seen"))
         self.error = InlineError()
         self.error.set_dismissable(False)
-        self.note = label(WITHOUT, "muted", wrap=True)
+        self.note = label(WITHOUT, "muted")
+        self.note.setToolTip("The same format, its numbers chosen without data; the result's are chosen from the text")
         self.note.hide()
         self.sample = label("", "muted", wrap=True)
         self.sample.setAccessibleName("Sample of the whole model")
