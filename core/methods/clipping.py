@@ -21,7 +21,7 @@ _KEPT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)  # shares of a group's range
 _PASSES = 3
 _VALUES = 1 << 20  # of a weight that are looked at at a time
 _PRODUCTS = 1 << 32  # multiply-adds between two looks at the token
-_RATE = 2e10  # multiply-adds a second of one core with AVX2, about
+_RATE = 3e10  # multiply-adds a second of one core with AVX2, about
 
 
 class ClipSearch:

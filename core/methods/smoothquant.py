@@ -24,7 +24,7 @@ from core.threads import worker_count
 
 _ALPHAS = tuple(i / 10 for i in range(1, 10))
 _QUANTIZING = 128  # multiply-adds that take as long as the choice of one code, about
-_RATE = 2e10  # multiply-adds a second of one core with AVX2, about
+_RATE = 3e10  # multiply-adds a second of one core with AVX2, about
 
 
 @dataclass(frozen=True)
