@@ -81,7 +81,7 @@ class ChangedModel:
         """As the pipeline does it, with statistics of the weights as they come; all matrices of blocks but routers are
         to be quantized."""
         found = self.statistics() if transform.needs_statistics else [{} for _ in self.blocks]
-        transform.outer(self.config, self.outer)
+        transform.outer(self.config, self.outer, TOKEN)
         for i, block in enumerate(self.blocks):
             names = [n for n in block.matrices if "ffn_gate_inp" not in n]
             chosen = {} if numbers is None else dict.fromkeys(names, numbers)

@@ -54,7 +54,7 @@ class Awq:
         columns = 2 * config.hidden + config.heads * config.head_dim + experts * width
         return config.layers * _TRIED * columns * ROWS * (SAMPLE_ROWS + _QUANTIZING) / _RATE
 
-    def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
+    def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:
         """Nothing: the head's input is not scaled."""
 
     def block(

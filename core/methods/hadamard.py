@@ -11,9 +11,11 @@ from functools import cache
 
 import numpy as np
 
+from core.progress import CancelToken
+
 _LARGEST = 64  # of a factor that is a power of two
 _LARGEST_PALEY = 512  # of the other factor
-_PIECE = 4 << 20  # values that are multiplied at a time
+_PIECE = 1 << 20  # values that are multiplied between two looks at the token
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,19 +37,21 @@ class Orthogonal:
         """Multiply-adds for each value that is rotated."""
         return sum(len(f) for f in self.factors)
 
-    def right(self, x: np.ndarray) -> np.ndarray:
-        """x R, float32 [..., D]."""
+    def right(self, x: np.ndarray, token: CancelToken | None = None) -> np.ndarray:
+        """x R, float32 [..., D]. Raises Cancelled."""
         rows = np.ascontiguousarray(x, np.float32).reshape(-1, self.width)
         out = np.empty_like(rows)
         step = max(1, _PIECE // self.width)
         for start in range(0, len(rows), step):
+            if token is not None:
+                token.check()
             out[start : start + step] = self._multiply(rows[start : start + step] * self.signs)
         return out.reshape(x.shape)
 
-    def left(self, x: np.ndarray) -> np.ndarray:
-        """Rᵀ x, float32 [D, ...]."""
+    def left(self, x: np.ndarray, token: CancelToken | None = None) -> np.ndarray:
+        """Rᵀ x, float32 [D, ...]. Raises Cancelled."""
         columns = np.moveaxis(np.asarray(x, np.float32), 0, -1)
-        return np.ascontiguousarray(np.moveaxis(self.right(columns), -1, 0))
+        return np.ascontiguousarray(np.moveaxis(self.right(columns, token), -1, 0))
 
     def matrix(self) -> np.ndarray:
         """R, float32 [D, D]."""

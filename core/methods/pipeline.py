@@ -98,7 +98,7 @@ class _Walk:
             if any(t.unties(forward.config) for t in self._steps.transforms):
                 outer.matrices.setdefault("output.weight", outer.matrices["token_embd.weight"])
             for transform in self._steps.transforms:
-                transform.outer(forward.config, outer)
+                transform.outer(forward.config, outer, self._token)
             self._folder.write_block(_OUTER, _changes(loaded, outer), {})
             table = outer.matrices["token_embd.weight"]
         forward.embed(self._follows_full, table)

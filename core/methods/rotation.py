@@ -56,13 +56,13 @@ class Rotation:
             done += values * config.hidden * hidden.products
         return done / _RATE
 
-    def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
+    def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:
         if not turns_residual(config):
             return
         turn = self._hidden(config)
         gain = weights.vectors["output_norm.weight"]
-        weights.matrices["token_embd.weight"] = turn.right(weights.matrices["token_embd.weight"])
-        weights.matrices["output.weight"] = turn.right(weights.matrices["output.weight"] * gain)
+        weights.matrices["token_embd.weight"] = turn.right(weights.matrices["token_embd.weight"], token)
+        weights.matrices["output.weight"] = turn.right(weights.matrices["output.weight"] * gain, token)
         weights.vectors["output_norm.weight"] = np.ones_like(gain)
 
     def block(
@@ -83,29 +83,26 @@ class Rotation:
                 gain = weights.vectors[fold.producer]
                 weights.vectors[fold.producer] = np.ones_like(gain)
                 for name in fold.consumers:
-                    token.check()
-                    weights.matrices[name] = turn.right(weights.matrices[name] * gain)
+                    weights.matrices[name] = turn.right(weights.matrices[name] * gain, token)
             parts = feed_forward_parts(layer, weights)
             for name in (f"{at}attn_output.weight", *(down for _, _, down in parts)):
-                token.check()
-                weights.matrices[name] = turn.left(weights.matrices[name])
+                weights.matrices[name] = turn.left(weights.matrices[name], token)
                 bias = name.removesuffix(".weight") + ".bias"
                 if bias in weights.vectors:
                     weights.vectors[bias] = turn.right(weights.vectors[bias])
-        token.check()
-        self._turn_heads(config, at, weights)
+        self._turn_heads(config, at, weights, token)
         return {}
 
-    def _turn_heads(self, config: DecoderConfig, at: str, weights: BlockWeights) -> None:
+    def _turn_heads(self, config: DecoderConfig, at: str, weights: BlockWeights, token: CancelToken) -> None:
         turn, name, bias = self._head(config), f"{at}attn_v.weight", f"{at}attn_v.bias"
         values = weights.matrices[name].reshape(config.kv_heads, config.head_dim, -1)
-        turned = turn.right(np.ascontiguousarray(values.transpose(0, 2, 1)))
+        turned = turn.right(np.ascontiguousarray(values.transpose(0, 2, 1)), token)
         weights.matrices[name] = np.ascontiguousarray(turned.transpose(0, 2, 1)).reshape(-1, values.shape[2])
         if bias in weights.vectors:
             weights.vectors[bias] = turn.right(weights.vectors[bias].reshape(-1, config.head_dim)).reshape(-1)
         out = f"{at}attn_output.weight"
         columns = weights.matrices[out]
-        weights.matrices[out] = turn.right(columns.reshape(-1, config.head_dim)).reshape(columns.shape)
+        weights.matrices[out] = turn.right(columns.reshape(-1, config.head_dim), token).reshape(columns.shape)
 
     def _hidden(self, config: DecoderConfig) -> Orthogonal:
         return random_hadamard(config.hidden, self.seed)

@@ -55,7 +55,7 @@ class SmoothQuant:
         inputs = 2 * config.hidden + config.heads * config.head_dim + experts * width
         return config.layers * (1 + len(self._alphas)) * inputs * ROWS * (SAMPLE_ROWS + _QUANTIZING) / _RATE
 
-    def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
+    def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:
         """Nothing: the head's input is not scaled."""
 
     def block(

@@ -78,7 +78,7 @@ class BlockTransform(Protocol):
         """CPU seconds of one core that it takes for the whole model, about, without running the model."""
         ...
 
-    def outer(self, config: DecoderConfig, weights: BlockWeights) -> None:
+    def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:
         """Change what is in no block: embedding, last norm, and the head ('output.weight'), which is there when it
         `unties`."""
         ...

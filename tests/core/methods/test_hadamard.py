@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from core.errors import Cancelled
 from core.methods.hadamard import hadamard, hadamard_order, random_hadamard
+from core.progress import CancelToken
 
 # Below 300, those of no order of Paley's with a prime or its square, times powers of two.
 UNKNOWN = {92, 116, 156, 172, 184, 188, 232, 236, 260, 268, 292}
@@ -44,3 +46,12 @@ def test_the_seed_decides() -> None:
     assert not np.array_equal(random_hadamard(64, 1).matrix(), random_hadamard(64, 2).matrix())
     with pytest.raises(ValueError, match="width"):
         random_hadamard(0, 1)
+
+
+def test_a_large_matrix_can_be_stopped() -> None:
+    token = CancelToken()
+    token.cancel()
+    with pytest.raises(Cancelled):
+        random_hadamard(64, 1).right(np.zeros((10, 64), np.float32), token)
+    with pytest.raises(Cancelled):
+        random_hadamard(64, 1).left(np.zeros((64, 10), np.float32), token)
