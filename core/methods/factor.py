@@ -18,7 +18,7 @@ _WIDTH = 256  # columns of the matrix that are factored at once
 _OPERATIONS = 2e9  # multiplications between two looks at the token
 _DOUBLE = 8192  # largest matrix that is factored in double precision: 512 MB
 _GROWTH, _TRIES = 10.0, 6  # how the damping is raised, and how often
-_PIECE = 1 << 22  # values that are copied between two looks
+_PIECE = 1 << 20  # values that are copied between two looks
 _POLL = 0.05  # seconds
 
 
@@ -47,13 +47,24 @@ def product(a: np.ndarray, symmetric: np.ndarray, token: CancelToken) -> np.ndar
     return out
 
 
+def all_finite(matrix: np.ndarray, token: CancelToken) -> bool:
+    """Whether no value is NaN or infinite."""
+    step = max(1, _PIECE // matrix.shape[1])
+    for start in range(0, len(matrix), step):
+        token.check()
+        # A sum is enough to find them, and needs no matrix of truth values.
+        if not np.isfinite(matrix[start : start + step].sum(dtype=np.float64)):
+            return False
+    return True
+
+
 def reordered(matrix: np.ndarray, order: np.ndarray, token: CancelToken) -> np.ndarray:
     """matrix[order][:, order], float32 or as it is."""
     out = np.empty_like(matrix)
     step = max(1, _PIECE // len(order))
     for start in range(0, len(order), step):
         token.check()
-        np.take(matrix[order[start : start + step]], order, axis=1, out=out[start : start + step])
+        np.take(matrix[order[start : start + step]], order, axis=1, out=out[start : start + step], mode="clip")
     return out
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.formats.numbers import Codes, Numbers
-from core.methods.factor import LastFactor, product, watched
+from core.methods.factor import LastFactor, all_finite, product, watched
 from core.methods.grid import Grid, grid_of, quantized, search_options, why_no_grid
 from core.methods.problem import Problem
 from core.progress import CancelToken
@@ -49,7 +49,7 @@ class Gptq:
         """
         weight = np.ascontiguousarray(problem.weight, np.float32)
         threads = worker_count()
-        diagonal = _checked_diagonal(problem)
+        diagonal = _checked_diagonal(problem, token)
         if not weight.size or not (diagonal > 0).any():  # nothing comes in
             options = search_options(problem.numbers, weight, None, problem.amax, threads)
             return quantized(problem.numbers, weight, options, token)
@@ -74,11 +74,10 @@ class Gptq:
         return grid.with_index(index)
 
 
-def _checked_diagonal(problem: Problem) -> np.ndarray:
+def _checked_diagonal(problem: Problem, token: CancelToken) -> np.ndarray:
     """Of the gram, float32 [K]."""
     diagonal = np.diag(problem.gram).astype(np.float32)
-    # A sum is enough to find NaN and Inf, and needs no matrix of truth values.
-    if not np.isfinite(problem.gram.sum(dtype=np.float64)) or (diagonal < 0).any():
+    if not all_finite(problem.gram, token) or (diagonal < 0).any():
         raise UserError(
             f"What comes into '{problem.name}' in the calibration holds NaN or infinite values.",
             "Test the model as it is first: it may be damaged, or its activations may be too large for bfloat16.",
