@@ -85,6 +85,8 @@ def split(index: int, t: TensorPlan, threads: int, matrices: int = 1) -> list[Bl
     unit = t.format.unit_rows(t.shape) if t.format else 1
     if unit > 1 or t.lossless:
         values = max(values, min(most, unit * t.columns))
+    if t.format is not None and any(part.across for part in t.format.parts(t.shape)):
+        values = most  # rows are columns there: the fewer blocks, the longer the stretches of the file
     if t.format is not None and not t.format.cuts_rows(t.shape):
         values = max(values, min(unit, t.rows) * t.columns)
     if fits_rows(t):
@@ -185,6 +187,7 @@ class BlockWorker:
         self._tensors = tensors
         self._files = files
         self._parts: dict[int, list[PlacedPart]] = {}
+        self._limits: dict[int, float] = {}  # of the error histogram of the block before, which is a good guess
         for p in parts:
             self._parts.setdefault(p.tensor, []).append(p)
         for placed in self._parts.values():
@@ -227,7 +230,9 @@ class BlockWorker:
             check_bound(t, source, decoded, options, _TOO_WIDE, options.rows.amax if options.rows else None)
         if t.lossless and self._reference is not self._checkpoint:
             source = read_block(self._reference, of_reference(t, self._reference), block)
-        return BlockResult(block, tuple(written), measure(source, decoded))
+        error = measure(source, decoded, self._limits.get(block.tensor, 0.0))
+        self._limits[block.tensor] = error.limit
+        return BlockResult(block, tuple(written), error)
 
     def constants(self, index: int) -> tuple[WrittenBlock, ...]:
         """Write the parts of a tensor that do not come from its values."""

@@ -19,6 +19,7 @@ from core.export.layout import Layout
 from core.journal import journal_path, partial_path
 from core.parts import Run
 from core.units import format_bytes
+from kernels import stretches
 
 RESERVE = 16_000_000  # bytes left free beside the output, for the journal and the file system's own needs
 
@@ -192,6 +193,9 @@ class OutputFiles:
         """Bytes, uint8 [run.total], into their stretches of the file."""
         fd, view = self._handles[file], memoryview(data)
         with disk_errors(self.output):
+            if run.count > 1 and stretches.available:
+                stretches.write(fd, run.offset, run.stride, data.reshape(run.count, run.nbytes))
+                return
             for i in range(run.count):
                 self._pwrite(fd, run.offset + i * run.stride, view[i * run.nbytes : (i + 1) * run.nbytes])
 
@@ -200,8 +204,11 @@ class OutputFiles:
         out = np.empty(run.total, np.uint8)
         fd, view, got = self._handles[file], memoryview(out), 0
         with disk_errors(self.output):
-            for i in range(run.count):
-                got += self._pread(fd, run.offset + i * run.stride, view[i * run.nbytes : (i + 1) * run.nbytes])
+            if run.count > 1 and stretches.available:
+                got = stretches.read(fd, run.offset, run.stride, out.reshape(run.count, run.nbytes))
+            else:
+                for i in range(run.count):
+                    got += self._pread(fd, run.offset + i * run.stride, view[i * run.nbytes : (i + 1) * run.nbytes])
         if got != run.total:
             raise UserError(f"{self._paths[file]} became shorter while it was written.", "Run the conversion again.")
         return out

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from core import heap
 from core.blocks import Block, BlockResult, BlockWorker, split, values_of, with_options
 from core.calibrate import calibrate
 from core.checkpoint.base import Checkpoint
@@ -98,6 +99,7 @@ def run(
     output = Path(output).absolute()
     job = job_id(plan)
     clock = _Clock(plan)
+    heap.keep()
     if resume and (entries := read(journal_path(output), job)) and _is_named(output, plan, entries):
         journal_path(output).unlink(missing_ok=True)  # all that was left to do when the run was stopped
         return _run_result(output, plan, entries, clock)
@@ -135,6 +137,7 @@ def run(
         if files is not None:
             files.close()
         journal.close(done=finished)
+        heap.give_back()
     return _run_result(output, plan, entries, clock)
 
 

@@ -15,7 +15,6 @@ from kernels.layouts import E2M1_LEVELS, E2M1_MAX, LAYOUTS
 from kernels.ops import encode_blocks as _encode_blocks
 from kernels.reference import float8 as _float8
 from kernels.reference import floats as _floats
-from kernels.reference import fp4 as _fp4
 from kernels.reference import packings as _packings
 
 # bitsandbytes' tables (QLoRA's NF4; FP4, by code and in that order), as float32.
@@ -155,6 +154,22 @@ def decode_zeros(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, group
     return dispatch.find("decode_zeros").function(codes, *parts, group, threads)
 
 
+def round_codes(
+    x: np.ndarray, factors: np.ndarray, zeros: np.ndarray, low: int, high: int, shift: int = 0, threads: int = 1
+) -> np.ndarray:
+    """float32 [R, K], factors and zeros [R, G] of groups of K / G → uint8 [R, K]: round(x · factor + zero) + shift.
+
+    Product and sum are rounded, then the sum to the nearest integer, ties to even, held to low … high; −128 ≤ low ≤
+    high ≤ 255, and codes are 0 … 255 with shift added. Values are finite.
+    """
+    x, factors, zeros = checks.matrix(x), checks.matrix(factors), checks.matrix(zeros)
+    if len(factors) != len(x) or not factors.shape[1] or x.shape[1] % factors.shape[1] or zeros.shape != factors.shape:
+        raise ValueError(f"{factors.shape} factors and {zeros.shape} zeros are not those of groups of {x.shape}")
+    if not (-128 <= low <= high <= 255 and low + shift >= 0 and high + shift <= 255):
+        raise ValueError(f"codes {low} … {high} with {shift} added are not bytes")
+    return dispatch.find("round_codes").function(x, factors, zeros, low, high, shift, threads)
+
+
 def _tiles(shape: tuple[int, ...], a: int, b: int) -> tuple[int, int]:
     if a < 1 or b < 1:
         raise ValueError("a tile has at least one value")
@@ -256,8 +271,8 @@ def encode_fp4(
     if rule not in E8M0_RULES:
         raise ValueError(f"rules of E8M0 scales are {', '.join(E8M0_RULES)}, not {rule}")
     if kind == "MXFP4" and rule != "floor" and not search:
-        checks.finite(x)
-        return _fp4.encode_by_rule(x, e8m0_from_amax(tile_amax(x, 1, group, threads), 2, rule))
+        scales = e8m0_from_amax(tile_amax(x, 1, group, threads), 2, rule)
+        return dispatch.find("encode_e2m1").function(x, scales, threads), scales
     columns, weights = x.shape[1], checks.weights(importance, x.shape[1])
     spare = -columns % LAYOUTS[kind].block
     if spare:  # NVFP4's blocks are four groups

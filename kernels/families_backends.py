@@ -10,7 +10,7 @@ import numpy as np
 
 from kernels import cpu, dispatch
 from kernels.layouts import LAYOUTS
-from kernels.reference import affine, codebooks, float8, half_quadratic, packings
+from kernels.reference import affine, codebooks, float8, fp4, half_quadratic, packings
 
 
 class CompiledFamilies:
@@ -107,6 +107,18 @@ class CompiledFamilies:
         self._extension.decode_float8(self._isa, dtype, codes, scales, a, b, out, threads)
         return out
 
+    def encode_e2m1(self, x: np.ndarray, scales: np.ndarray, threads: int) -> np.ndarray:
+        out = np.empty(x.shape, np.uint8)
+        self._extension.encode_e2m1(self._isa, x, scales, out, threads)
+        return out
+
+    def round_codes(
+        self, x: np.ndarray, factors: np.ndarray, zeros: np.ndarray, low: int, high: int, shift: int, threads: int
+    ) -> np.ndarray:
+        out = np.empty(x.shape, np.uint8)
+        self._extension.round_codes(self._isa, x, factors, zeros, low, high, shift, out, threads)
+        return out
+
     def tile_amax(self, x: np.ndarray, a: int, b: int, threads: int) -> np.ndarray:
         out = np.empty((-(-x.shape[0] // a), -(-x.shape[1] // b)), np.float32)
         self._extension.tile_amax(self._isa, x, a, b, out, threads)
@@ -170,6 +182,8 @@ _REFERENCES: dict[str, Callable[..., Any]] = {
     "from_float8": float8.from_float8,
     "encode_float8": float8.encode_float8,
     "decode_float8": float8.decode_float8,
+    "encode_e2m1": fp4.encode_e2m1,
+    "round_codes": half_quadratic.round_codes,
     "tile_amax": float8.tile_amax,
     "pack_nibbles": packings.pack_nibbles,
     "unpack_nibbles": packings.unpack_nibbles,

@@ -135,7 +135,7 @@ class RealZeros(_Real):
         signed = np.copysign(np.maximum(np.abs(scales), np.maximum(least, np.float32(2.0**-24))), scales)
         scales = stored_as(signed, self.scale.label)
         zeros = stored_as(-offsets / scales, self.scale.label)
-        return Codes(half_quadratic.codes_for(rows, scales, zeros, self.bits, self.size), scales, zeros)
+        return Codes(half_quadratic.codes_for(rows, scales, zeros, self.bits), scales, zeros)
 
     def values(self, codes: Codes) -> np.ndarray:
         assert codes.zeros is not None

@@ -260,17 +260,16 @@ class AbsmaxRows(Numbers):
                 rows, 8, rows.shape[1], True, "F32", True, options.importance, options.threads
             )
             return Codes(codes, scales * np.float32(127))
-        if ops.scan(rows, options.threads).nonfinite:
-            raise ValueError("NaN or Inf can not be encoded")
-        largest = np.abs(rows).max(axis=1) if options.rows is None else options.rows.amax
+        columns, threads = rows.shape[1], options.threads
+        largest = families.tile_amax(rows, 1, columns, threads)  # refuses NaN and Inf
+        if options.rows is not None:
+            largest = options.rows.amax[:, None]
         steps = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 2.0**-120)
-        scaled = rows * steps[:, None]
-        np.rint(scaled, out=scaled)
-        return Codes(scaled.astype(np.int8).view(np.uint8) ^ np.uint8(128), largest[:, None])
+        return Codes(families.round_codes(rows, steps, np.zeros_like(steps), -128, 127, 128, threads), largest)
 
     def values(self, codes: Codes) -> np.ndarray:
-        found = (codes.codes ^ np.uint8(128)).view(np.int8).astype(np.float32)
-        found *= codes.scales
+        zeros = np.full_like(codes.scales, 128)
+        found = families.decode_zeros(codes.codes, codes.scales, zeros, codes.codes.shape[1])
         found *= _SHARE
         return found
 

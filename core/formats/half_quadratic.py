@@ -16,15 +16,10 @@ def stored_as(values: np.ndarray, dtype: str) -> np.ndarray:
     return ops.to_float32(ops.from_float32(np.ascontiguousarray(values), dtype), dtype)
 
 
-def codes_for(x: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int, group: int) -> np.ndarray:
+def codes_for(x: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int) -> np.ndarray:
     """The nearest codes uint8 [R, K] of x ≈ scale · (code − zero); 0 where the scale is 0."""
-    grouped = x.reshape(len(x), -1, group)
     inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales != 0)
-    codes = grouped * inverse[:, :, None]
-    codes += zeros[:, :, None]
-    np.rint(codes, out=codes)
-    np.clip(codes, 0, (1 << bits) - 1, out=codes)
-    return codes.astype(np.uint8).reshape(x.shape)
+    return families.round_codes(x, inverse, zeros, 0, (1 << bits) - 1)
 
 
 def with_offsets(
@@ -34,7 +29,7 @@ def with_offsets(
     _, scales, zeros = families.half_quadratic(x, bits, group, threads)
     scales, offsets = stored_as(scales, dtype), stored_as(-zeros * scales, dtype)
     seen = np.divide(-offsets, scales, out=np.zeros_like(scales), where=scales != 0)
-    return codes_for(x, scales, seen, bits, group), scales, offsets
+    return codes_for(x, scales, seen, bits), scales, offsets
 
 
 def with_integer_zeros(
@@ -51,4 +46,4 @@ def with_integer_zeros(
     step = (high - low) / np.float32(top)
     zeros = np.clip(np.rint(np.divide(-low, step, out=np.zeros_like(step), where=step != 0)), 0, top)
     scales = stored_as(step, dtype)
-    return codes_for(x, scales, zeros, bits, group), scales, zeros.astype(np.uint8)
+    return codes_for(x, scales, zeros, bits), scales, zeros.astype(np.uint8)

@@ -104,9 +104,12 @@ def histogram_edges(limit: float, bins: int = BINS) -> tuple[float, ...]:
     return tuple(float(v) for v in np.linspace(-limit, limit, bins + 1))
 
 
-def measure(source: np.ndarray, reconstruction: np.ndarray) -> ErrorSum:
-    """Sums of one block, both float32 [R, K]. Values that are not finite in the source are counted and left out."""
-    first = ops.error_stats(source, reconstruction, 0.0, 0)
+def measure(source: np.ndarray, reconstruction: np.ndarray, guess: float = 0.0) -> ErrorSum:
+    """Sums of one block, both float32 [R, K]. Values that are not finite in the source are counted and left out.
+
+    guess: what the histogram's limit may be, a power of two; right, it saves a second look at the values.
+    """
+    first = ops.error_stats(source, reconstruction, guess, BINS if guess else 0)
     total = ErrorSum(
         values=first.finite,
         nonfinite=first.nonfinite,
@@ -116,7 +119,9 @@ def measure(source: np.ndarray, reconstruction: np.ndarray) -> ErrorSum:
     )
     if first.max_error > 0 and math.isfinite(first.max_error):
         total.limit = 2.0 ** math.ceil(math.log2(first.max_error))
-        total.counts = np.asarray(ops.error_stats(source, reconstruction, total.limit, BINS).counts, np.int64)
+        if total.limit != guess:
+            first = ops.error_stats(source, reconstruction, total.limit, BINS)
+        total.counts = np.asarray(first.counts, np.int64)
     else:
         total.counts[BINS // 2] = first.finite
     return total

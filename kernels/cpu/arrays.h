@@ -34,6 +34,7 @@ ScaleType scale_type_named(const std::string& name);
 void add_inspect(nb::module_& m);   // module_inspect.cpp
 void add_families(nb::module_& m);  // module_families.cpp
 void add_solve(nb::module_& m);     // module_solve.cpp
+void add_files(nb::module_& m);     // module_files.cpp
 
 inline void require(bool ok, const char* message) {
     if (!ok) throw std::invalid_argument(message);

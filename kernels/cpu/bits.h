@@ -27,9 +27,28 @@ inline uint64_t little_endian(uint64_t word) {
 #endif
 }
 
+// Neighbours as the low and high nibble of a byte; a loop that compilers vectorise.
+inline void pack_pairs(const uint8_t* codes, int64_t bytes, uint8_t* out) {
+    for (int64_t i = 0; i < bytes; ++i) out[i] = static_cast<uint8_t>((codes[2 * i] & 15) | codes[2 * i + 1] << 4);
+}
+inline void unpack_pairs(const uint8_t* packed, int64_t bytes, uint8_t* codes) {
+    for (int64_t i = 0; i < bytes; ++i) {
+        codes[2 * i] = packed[i] & 15;
+        codes[2 * i + 1] = packed[i] >> 4;
+    }
+}
+
 inline void pack_row(const uint8_t* codes, int64_t n, int bits, uint8_t* out, int64_t out_bytes) {
-    int64_t at = 0;
-    for (int64_t i = 0; i < n; i += 8, at += bits) {
+    int64_t at = 0, i = 0;
+    if (bits == 8) {
+        memcpy(out, codes, n);
+        i = at = n;
+    } else if (bits == 4) {
+        at = n / 2;
+        i = 2 * at;
+        pack_pairs(codes, at, out);
+    }
+    for (; i < n; i += 8, at += bits) {
         uint64_t word = 0;
         memcpy(&word, codes + i, n - i < 8 ? n - i : 8);
         word = little_endian(join_eight(little_endian(word), bits));
@@ -44,8 +63,17 @@ inline void pack_row(const uint8_t* codes, int64_t n, int bits, uint8_t* out, in
 
 inline void unpack_row(const uint8_t* packed, int64_t n, int bits, uint8_t* codes) {
     const int64_t bytes = (n * bits + 7) / 8;
-    int64_t at = 0;
-    for (int64_t i = 0; i < n; i += 8, at += bits) {
+    int64_t at = 0, i = 0;
+    if (bits == 8) {
+        memcpy(codes, packed, n);
+        return;
+    }
+    if (bits == 4) {
+        at = n / 2;
+        i = 2 * at;
+        unpack_pairs(packed, at, codes);
+    }
+    for (; i < n; i += 8, at += bits) {
         uint64_t word = 0;
         memcpy(&word, packed + at, bytes - at < 8 ? bytes - at : 8);
         word = little_endian(part_eight(little_endian(word), bits));

@@ -25,14 +25,15 @@ template <class Convert>
 BITSMITH_INLINE void from_16_bits(const uint16_t* x, int64_t n, float* out, const Convert& convert) {
     for (int64_t at = 0; at < n; at += kLanes) {
         const int64_t count = n - at < kLanes ? n - at : kLanes;
-        int32_t halves[kLanes] = {};
         if (count == kLanes) {
-            for (int i = 0; i < kLanes; ++i) halves[i] = x[at + i];
+            store(out + at, convert(load(x + at)));
         } else {
-            for (int64_t i = 0; i < count; ++i) halves[i] = x[at + i];
+            uint16_t padded[kLanes] = {};
+            memcpy(padded, x + at, count * sizeof(uint16_t));
+            float values[kLanes];
+            store(values, convert(load(padded)));
+            memcpy(out + at, values, count * sizeof(float));
         }
-        const F values = convert(load(halves));
-        memcpy(out + at, &values, count * sizeof(float));
     }
 }
 

@@ -32,6 +32,12 @@ struct FamilyBatch {
     bool round_zero;
 };
 
+// Codes are integers low … high, stored with shift added.
+struct RoundedRange {
+    float low, high;
+    int shift;
+};
+
 enum Float8 { kE4M3, kE5M2, kFloat8s };
 struct Float8Rows {
     void (*from_float32)(const float* x, int64_t n, uint8_t* out);
@@ -47,6 +53,8 @@ struct Families {
     void (*decode_codebook)(const uint8_t* codes, int64_t n, float scale, float factor, const float* table, float* out);
     void (*decode_affine)(const uint8_t* codes, int64_t n, float scale, float offset, float* out);
     Float8Rows float8[kFloat8s];
+    void (*encode_e2m1)(const float* x, int64_t n, float factor, uint8_t* codes);
+    void (*round_codes)(const float* x, int64_t n, const RoundedRange& range, float factor, float zero, uint8_t* codes);
     float (*tile_amax)(const float* x, int64_t rows, int64_t stride, int64_t columns);
 };
 

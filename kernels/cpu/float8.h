@@ -74,6 +74,27 @@ inline void decode_float8(const uint8_t* codes, int64_t n, float scale, float* o
     row_from_bytes(codes, n, out, [&](const I& code) { return from_float8<Type>(code) * factor; });
 }
 
+// E2M1 codes of x · factor, the nearest, ties to the even code; 6 where it is larger. There is no −0.
+inline void encode_e2m1(const float* x, int64_t n, float factor, uint8_t* out) {
+    const F by = splat(factor), two = splat(2.0f), four = splat(4.0f), half = splat(0.5f);
+    row_to_bytes(x, n, out, [&](const F& value) {
+        const F a = min(abs(value) * by, splat(8.0f));
+        // Steps of ½ below 2, of 1 below 4, of 2 above: the least of three lines, each rounded.
+        const F nearest = min(min(rint(a + a), rint(a) + two), min(rint(a * half) + four, splat(7.0f)));
+        const I code = rint_to_int(nearest);
+        return select(equal(code, splat(0)), code, code | ((bits(value) >> 28) & splat(8)));
+    });
+}
+
+// round(x · factor + zero), held to low … high, plus shift.
+inline void round_codes(const float* x, int64_t n, const RoundedRange& range, float factor, float zero,
+                        uint8_t* codes) {
+    const F by = splat(factor), from = splat(zero);
+    const I shift = splat(range.shift);
+    row_to_bytes(x, n, codes,
+                 [&](const F& a) { return rint_to_int(clamp(a * by + from, range.low, range.high)) + shift; });
+}
+
 // The largest |x| of a rectangle.
 inline float tile_amax(const float* x, int64_t rows, int64_t stride, int64_t columns) {
     F largest = splat(0.0f);

@@ -109,6 +109,29 @@ BITSMITH_INLINE I load(const int32_t* from) {
     BITSMITH_PARTS memcpy(&r.part[p], from + p * kWidth, sizeof(NativeI));
     return r;
 }
+// Sixteen unsigned 16-bit numbers. (Through an array they would be stored by halves, which a wide load has to wait
+// for.)
+BITSMITH_INLINE I load(const uint16_t* from) {
+    I r;
+#if defined(__AVX512F__)
+    __m256i raw;
+    memcpy(&raw, from, sizeof raw);
+    r.part[0] = (NativeI)_mm512_cvtepu16_epi32(raw);
+#elif defined(__AVX2__)
+    BITSMITH_PARTS {
+        __m128i raw;
+        memcpy(&raw, from + p * kWidth, sizeof raw);
+        r.part[p] = (NativeI)_mm256_cvtepu16_epi32(raw);
+    }
+#else
+    BITSMITH_PARTS {
+        int32_t lanes[kWidth];
+        for (int i = 0; i < kWidth; ++i) lanes[i] = from[p * kWidth + i];
+        memcpy(&r.part[p], lanes, sizeof(NativeI));
+    }
+#endif
+    return r;
+}
 BITSMITH_INLINE void store(int32_t* to, const I& a) {
     BITSMITH_PARTS memcpy(to + p * kWidth, &a.part[p], sizeof(NativeI));
 }
@@ -272,6 +295,25 @@ BITSMITH_INLINE F sqrt(const F& a) {
     store(lanes, a);
     for (int i = 0; i < kLanes; ++i) lanes[i] = sqrtf(lanes[i]);
     return load(lanes);
+#endif
+}
+
+// The largest lane. Of a lane that is NaN, and of zeros that differ in sign, it may be either.
+BITSMITH_INLINE float largest_lane(const F& a) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)a.part[0]);
+#else
+    F half = a;
+    for (int parts = kParts / 2; parts > 0; parts /= 2)
+        for (int p = 0; p < parts; ++p) {
+            const NativeF x = half.part[p], y = half.part[p + parts];
+            half.part[p] = x > y ? x : y;
+        }
+    float lanes[kWidth];
+    memcpy(lanes, &half.part[0], sizeof lanes);
+    for (int width = kWidth / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; ++i) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    return lanes[0];
 #endif
 }
 

@@ -348,7 +348,7 @@ static nb::tuple error_stats(const std::string& isa, Floats source, Floats other
         std::vector<RowError> sums(rows);
         std::mutex adding;
         parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
-            std::vector<int64_t> mine(bins + 1);
+            std::vector<int64_t> mine(kCountTables * (bins + 1));
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * columns;
                 sums[row] = kernels.row_error(x + at, y + at, columns);
@@ -356,7 +356,8 @@ static nb::tuple error_stats(const std::string& isa, Floats source, Floats other
                     kernels.row_histogram(x + at, y + at, columns, limit, static_cast<int>(bins), mine.data());
             }
             const std::lock_guard<std::mutex> guard(adding);
-            for (int64_t i = 0; i < bins; ++i) count[i] += mine[i];
+            for (int table = 0; table < kCountTables; ++table)
+                for (int64_t i = 0; i < bins; ++i) count[i] += mine[table * (bins + 1) + i];
         });
         for (const RowError& row : sums) {
             total.source_squares += row.source_squares;
@@ -453,4 +454,5 @@ NB_MODULE(_cpu, m) {
     add_inspect(m);
     add_families(m);
     add_solve(m);
+    add_files(m);
 }

@@ -253,6 +253,42 @@ static void decode_float8(const std::string& isa, const std::string& type, Bytes
     over_tiles(x.shape(0), x.shape(1), scales, a, b, threads,
                [&](int64_t at, int64_t n, float scale) { rows.decode(codes + at, n, scale, values + at); });
 }
+// Scales: E8M0 codes of groups along rows, not 255.
+static void encode_e2m1(const std::string& isa, Floats x, Bytes scales, BytesOut out, int threads) {
+    const auto encode = families_named(isa).encode_e2m1;
+    const int64_t rows = x.shape(0), groups = scales.shape(1);
+    require(groups > 0 && x.shape(1) % groups == 0, "the groups do not divide the row");
+    require_shape(scales, rows, groups);
+    require_same(out, x);
+    const int64_t group = x.shape(1) / groups;
+    const float* values = x.data();
+    const uint8_t* scale = scales.data();
+    uint8_t* codes = out.data();
+    nb::gil_scoped_release released;
+    parallel_for(rows * groups, kLanes, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t at = begin; at < end; ++at)
+            encode(values + at * group, group, ldexpf(1.0f, 127 - scale[at]), codes + at * group);
+    });
+}
+static void round_codes(const std::string& isa, Floats x, Floats factors, Floats zeros, int low, int high, int shift,
+                        BytesOut codes, int threads) {
+    const auto round = families_named(isa).round_codes;
+    const int64_t rows = x.shape(0), groups = factors.shape(1);
+    require(groups > 0 && x.shape(1) % groups == 0, "the groups do not divide the row");
+    require(-128 <= low && low <= high && high <= 255 && low + shift >= 0 && high + shift <= 255, "codes are bytes");
+    require_shape(factors, rows, groups);
+    require_same(zeros, factors);
+    require_same(codes, x);
+    const RoundedRange range = {float(low), float(high), shift};
+    const int64_t group = x.shape(1) / groups;
+    const float *values = x.data(), *factor = factors.data(), *zero = zeros.data();
+    uint8_t* code = codes.data();
+    nb::gil_scoped_release released;
+    parallel_for(rows * groups, kLanes, threads, [&](int64_t begin, int64_t end) {
+        for (int64_t at = begin; at < end; ++at)
+            round(values + at * group, group, range, factor[at], zero[at], code + at * group);
+    });
+}
 static void tile_amax(const std::string& isa, Floats x, int64_t a, int64_t b, FloatsOut out, int threads) {
     const Kernels& kernels = kernels_named(isa);
     const Families& families = families_named(isa);
@@ -395,6 +431,8 @@ void bitsmith::add_families(nb::module_& m) {
     m.def("from_float8", &from_float8);
     m.def("encode_float8", &encode_float8);
     m.def("decode_float8", &decode_float8);
+    m.def("encode_e2m1", &encode_e2m1);
+    m.def("round_codes", &round_codes);
     m.def("tile_amax", &tile_amax);
     m.def("pack_nibbles", &pack_nibbles);
     m.def("unpack_nibbles", &unpack_nibbles);

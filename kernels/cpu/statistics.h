@@ -82,32 +82,41 @@ inline void row_histogram(const float* source, const float* other, int64_t n, fl
         int32_t places[kLanes];
         store(places, select(equal(d.bad, splat(0)), bin, splat(bins)));
         const int count = n - at < kLanes ? int(n - at) : kLanes;
-        for (int i = 0; i < count; ++i) ++counts[places[i]];
+        if (count == kLanes) {  // neighbours in tables of their own: one count need not wait for the other
+            BITSMITH_UNROLL for (int i = 0; i < kLanes; ++i)++ counts[i % kCountTables * (bins + 1) + places[i]];
+        } else {
+            for (int i = 0; i < count; ++i) ++counts[places[i]];
+        }
     }
 }
 
 // Largest magnitude, lowest and highest of the finite values; 0 where there are none.
 inline RowScan row_scan(const float* x, int64_t n) {
     const F inf = as_float(splat(0x7F800000));
+    const I zero = splat(0), one = splat(1);
     F low = inf, high = negate(inf);
-    int64_t nonfinite = 0;
+    I bad = zero;
     for (int64_t at = 0; at < n; at += kLanes) {
         const int64_t count = n - at < kLanes ? n - at : kLanes;
         float padded[kLanes];
-        if (count < kLanes)
+        int32_t counted[kLanes];
+        if (count < kLanes) {
             for (int i = 0; i < kLanes; ++i) padded[i] = x[at + (i < count ? i : 0)];
+            for (int i = 0; i < kLanes; ++i) counted[i] = i < count;
+        }
         const F a = load(count < kLanes ? padded : x + at);
         const M finite = less(abs(a), inf);  // not for NaN either
         low = min(select(finite, a, low), low);
         high = max(select(finite, a, high), high);
-        int32_t lanes[kLanes], bad = 0;
-        store(lanes, select(finite, splat(0), splat(1)));
-        for (int i = 0; i < kLanes; ++i) bad += i < count ? lanes[i] : 0;
-        nonfinite += bad;
+        bad = bad + select(finite, zero, count < kLanes ? load(counted) : one);
     }
     float lows[kLanes], highs[kLanes];
+    int32_t bads[kLanes];
     store(lows, low);
     store(highs, high);
+    store(bads, bad);
+    int64_t nonfinite = 0;
+    for (int i = 0; i < kLanes; ++i) nonfinite += bads[i];
     for (int i = 1; i < kLanes; ++i) {
         lows[0] = lows[i] < lows[0] ? lows[i] : lows[0];
         highs[0] = highs[i] > highs[0] ? highs[i] : highs[0];
@@ -125,15 +134,8 @@ inline float group_error_ratio(const float* source, const float* other, int64_t 
         largest = max(abs(d.x), largest);
         error = max(abs(d.e), error);
     }
-    float sizes[kLanes], errors[kLanes];
-    store(sizes, largest);
-    store(errors, error);
-    for (int i = 1; i < kLanes; ++i) {
-        sizes[0] = sizes[i] > sizes[0] ? sizes[i] : sizes[0];
-        errors[0] = errors[i] > errors[0] ? errors[i] : errors[0];
-    }
-    const float size = sizes[0] > floor ? sizes[0] : floor;
-    return errors[0] == 0.0f ? 0.0f : errors[0] / size;
+    const float most = largest_lane(largest), worst = largest_lane(error);  // no lane is NaN
+    return worst == 0.0f ? 0.0f : worst / (most > floor ? most : floor);
 }
 
 }  // namespace BITSMITH_NS

@@ -68,8 +68,8 @@ def encode_mxfp4(x: np.ndarray, weights: np.ndarray | None, search: bool) -> np.
     return np.hstack([e[:, None], pack_nibbles(codes)])
 
 
-def encode_by_rule(x: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Values [R, K] and E8M0 codes of their groups [R, G] → E2M1 codes uint8 [R, K], ties to even, and the scales."""
+def encode_e2m1(x: np.ndarray, scales: np.ndarray, _threads: int) -> np.ndarray:
+    """Values [R, K] and E8M0 codes of their groups [R, G], below 255 → E2M1 codes uint8 [R, K], ties to even."""
     groups = x.reshape(-1, x.shape[1] // scales.shape[1])
     factors = np.ldexp(ONE, 127 - scales.astype(np.int32)).reshape(-1, 1)  # powers of two: products are exact
     codes = np.empty(groups.shape, np.uint8)
@@ -83,7 +83,7 @@ def encode_by_rule(x: np.ndarray, scales: np.ndarray) -> tuple[np.ndarray, np.nd
         code = np.minimum(code, np.float32(7), out=code).astype(np.uint8)
         sign = (np.signbit(part) & (code > 0)).view(np.uint8) << 3  # there is no −0
         np.bitwise_or(code, sign, out=codes[start : start + step])
-    return codes.reshape(x.shape), scales
+    return codes.reshape(x.shape)
 
 
 def to_unsigned_e4m3(a: np.ndarray) -> np.ndarray:

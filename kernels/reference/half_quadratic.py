@@ -77,6 +77,15 @@ def half_quadratic(
     return codes.reshape(x.shape), scale.reshape(shape), zero.reshape(shape)
 
 
+@np.errstate(over="ignore", invalid="ignore")
+def round_codes(
+    x: np.ndarray, factors: np.ndarray, zeros: np.ndarray, low: int, high: int, shift: int, _threads: int
+) -> np.ndarray:
+    grouped = x.reshape(-1, x.shape[1] // factors.shape[1])
+    codes = rint(clamp(grouped * factors.reshape(-1, 1) + zeros.reshape(-1, 1), low, high))
+    return (codes.astype(np.int32) + shift).astype(np.uint8).reshape(x.shape)
+
+
 @np.errstate(over="ignore")
 def decode_zeros(codes: np.ndarray, scales: np.ndarray, zeros: np.ndarray, group: int, _threads: int) -> np.ndarray:
     return (codes.astype(np.float32) - np.repeat(zeros, group, axis=1)) * np.repeat(scales, group, axis=1)

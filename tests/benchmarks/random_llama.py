@@ -1,7 +1,9 @@
-"""A Llama of 1.1 B random weights (TinyLlama's shape) as a BF16 GGUF: for speed only, it says nothing."""
+"""A Llama of 1.1 B random weights (TinyLlama's shape) in BF16, as GGUF or folder: for speed only, it says nothing."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import gguf
@@ -57,3 +59,58 @@ def write_random_llama(path: Path) -> None:
     writer.write_tensors_to_file()
     writer.close()
     scratch.rename(path)
+
+
+def write_random_llama_folder(folder: Path) -> None:
+    """Write a Hugging Face folder of that shape, 2.2 GB in one safetensors file, unless it is there."""
+    path = folder / "model.safetensors"
+    if path.is_file():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN,
+        "intermediate_size": INNER,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": CONTEXT,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+    }
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    header: dict[str, object] = {}
+    at = 0
+    for name, shape in _folder_shapes():
+        end = at + 2 * int(np.prod(shape))
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    rng = np.random.default_rng(0)
+    scratch = path.with_suffix(".making")
+    with scratch.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for _, shape in _folder_shapes():
+            values = rng.standard_normal(shape, dtype=np.float32) * SPREAD if len(shape) > 1 else np.ones(shape, "<f4")
+            out.write((values.view(np.uint32) >> 16).astype("<u2").tobytes())
+    scratch.rename(path)
+
+
+def _folder_shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield "model.embed_tokens.weight", (VOCAB, HIDDEN)
+    width = HIDDEN // HEADS * KV_HEADS
+    for layer in range(LAYERS):
+        base = f"model.layers.{layer}."
+        yield base + "input_layernorm.weight", (HIDDEN,)
+        for letter, rows in (("q", HIDDEN), ("k", width), ("v", width), ("o", HIDDEN)):
+            yield f"{base}self_attn.{letter}_proj.weight", (rows, HIDDEN)
+        yield base + "post_attention_layernorm.weight", (HIDDEN,)
+        for which in ("gate", "up"):
+            yield f"{base}mlp.{which}_proj.weight", (INNER, HIDDEN)
+        yield base + "mlp.down_proj.weight", (HIDDEN, INNER)
+    yield "model.norm.weight", (HIDDEN,)
+    yield "lm_head.weight", (VOCAB, HIDDEN)

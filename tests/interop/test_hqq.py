@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interop.cases import PROMPTS
 from job_help import convert
 from tiny_models import write_llama
 
@@ -42,6 +43,30 @@ def test_hqq_computes_with_our_decode(target: str, tmp_path: Path) -> None:
     ids = torch.arange(2, 26)[None]
     with torch.inference_mode():
         assert torch.equal(model(input_ids=ids).logits, plain(input_ids=ids).logits)
+
+
+@needs_hqq
+@pytest.mark.parametrize("target", ["hqq-4bit-g64", pytest.param("hqq-8bit-g64", marks=pytest.mark.slow)])
+def test_a_real_model_computes_with_our_decode(target: str, smollm2_folder: Path, tmp_path: Path) -> None:
+    import torch
+    from hqq.models.hf.base import AutoHQQHFModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    convert(smollm2_folder, target, tmp_path / "out")
+    model = AutoHQQHFModel.from_quantized(str(tmp_path / "out"), compute_dtype=torch.float32, device="cpu").eval()
+    plain = AutoModelForCausalLM.from_pretrained(smollm2_folder, dtype=torch.float32).eval()
+    held = plain.state_dict()
+    with open_checkpoint(tmp_path / "out") as made:
+        packed = [t for t in made.tensors if t.packed]
+        assert len(packed) == 210
+        for tensor in packed:
+            held[tensor.name].copy_(torch.from_numpy(made.read_rows(tensor)))
+    ids = AutoTokenizer.from_pretrained(smollm2_folder)(PROMPTS[2], return_tensors="pt").input_ids
+    with torch.inference_mode():
+        want, got = plain(ids).logits, model(input_ids=ids).logits
+        texts = [m.generate(ids, max_new_tokens=32, do_sample=False) for m in (plain, model)]
+    assert float((want - got).abs().max() / want.abs().max()) < 1e-5
+    assert torch.equal(*texts)
 
 
 @needs_hqq

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from decoder_models import difference, prompt, write_model
+from interop.cases import PROMPTS
 from job_help import convert
 from tiny_models import write_llama
 
@@ -24,6 +25,7 @@ from kernels.matrix import Activations
 HERE = find_spec("mlx") is not None and find_spec("mlx_lm") is not None
 pytestmark = pytest.mark.interop
 needs_mlx = pytest.mark.skipif(not HERE, reason="mlx-lm is not installed")
+NEAR = 1e-3  # two best tokens whose logits are nearer to each other may change places
 TARGETS = ("mlx-4bit-g64", "mlx-3bit-g32", "mlx-8bit-g128", "mlx-mxfp4", "mlx-nvfp4", "mlx-mxfp8")
 
 
@@ -73,6 +75,24 @@ def test_other_models_load(name: str, tmp_path: Path) -> None:
     convert(tmp_path / name, "mlx-4bit-g32", tmp_path / "out")
     ids = prompt(24)
     assert difference(theirs(loaded(tmp_path / "out"), ids), ours(tmp_path / "out", ids)) < 1e-2
+
+
+@needs_mlx
+@pytest.mark.parametrize("target", ["mlx-4bit-g64", pytest.param("mlx-mxfp4", marks=pytest.mark.slow)])
+def test_a_real_model_writes_our_text(target: str, smollm2_folder: Path, tmp_path: Path) -> None:
+    """Thirty-two greedy tokens of mlx, each the best by our engine on the packed weights too."""
+    from transformers import AutoTokenizer
+
+    convert(smollm2_folder, target, tmp_path / "out")
+    start = AutoTokenizer.from_pretrained(smollm2_folder)(PROMPTS[2]).input_ids
+    model, written = loaded(tmp_path / "out"), list(start)
+    for _ in range(32):
+        written.append(int(theirs(model, np.array(written))[-1].argmax()))
+    found, want = ours(tmp_path / "out", np.array(written)), theirs(model, np.array(written))
+    assert difference(want, found) < 1e-2
+    for place in range(len(start) - 1, len(written) - 1):
+        best, token = int(found[place].argmax()), written[place + 1]
+        assert best == token or found[place, best] - found[place, token] < NEAR, place
 
 
 @needs_mlx

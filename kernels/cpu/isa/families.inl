@@ -18,6 +18,8 @@ static const Families kFamilies = {
         {row_to_float8<E4m3>, row_from_float8<E4m3>, encode_float8<E4m3>, decode_float8<E4m3>},
         {row_to_float8<E5m2>, row_from_float8<E5m2>, encode_float8<E5m2>, decode_float8<E5m2>},
     },
+    encode_e2m1,
+    round_codes,
     tile_amax,
 };
 

@@ -67,3 +67,15 @@ def test_figures_of_several_tensors_are_those_of_all_values() -> None:
     separate = [measure(*p).stats() for p in pairs]
     assert combined_snr([*separate, measure(exact, exact).stats()]) == pytest.approx(added(pairs).stats().snr_db)
     assert combined_snr([]) == math.inf
+
+
+@pytest.mark.parametrize("guess", [0.0, 2.0**-9, 0.125, 64.0])
+def test_a_guess_of_the_limit_changes_nothing(guess: float) -> None:
+    rng = np.random.default_rng(5)
+    source = rng.standard_normal((9, 100)).astype(np.float32)
+    other = source + np.float32(0.1) * rng.random(source.shape, np.float32)
+    for reconstruction in (other, source, np.full_like(source, np.inf)):
+        with np.errstate(invalid="ignore"):
+            expected, found = measure(source, reconstruction), measure(source, reconstruction, guess)
+        assert found.counts.tolist() == expected.counts.tolist()
+        assert (found.limit, found.error_squares) == (expected.limit, expected.error_squares)
