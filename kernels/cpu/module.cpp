@@ -348,16 +348,29 @@ static nb::tuple error_stats(const std::string& isa, Floats source, Floats other
         std::vector<RowError> sums(rows);
         std::mutex adding;
         parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
-            std::vector<int64_t> mine(kCountTables * (bins + 1));
+            const bool counted = limit > 0.0f && bins > 0;
+            const int64_t side = bins + 1;
+            // A table of pairs pays where it stays in the cache, and where there are more values than it has entries.
+            const bool paired = counted && side <= 256 && (end - begin) * columns > side * side;
+            std::vector<int64_t> mine(side);
+            std::vector<uint32_t> pairs(paired ? side * side : 0);
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * columns;
                 sums[row] = kernels.row_error(x + at, y + at, columns);
-                if (limit > 0.0f && bins > 0)
-                    kernels.row_histogram(x + at, y + at, columns, limit, static_cast<int>(bins), mine.data());
+                if (counted)
+                    kernels.row_histogram(x + at, y + at, columns, limit, static_cast<int>(bins),
+                                          paired ? pairs.data() : nullptr, mine.data());
             }
             const std::lock_guard<std::mutex> guard(adding);
-            for (int table = 0; table < kCountTables; ++table)
-                for (int64_t i = 0; i < bins; ++i) count[i] += mine[table * (bins + 1) + i];
+            for (int64_t i = 0; i < bins; ++i) count[i] += mine[i];
+            if (!paired) return;
+            for (int64_t first = 0; first <= bins; ++first) {
+                for (int64_t second = 0; second <= bins; ++second) {
+                    const int64_t found = pairs[first * side + second];
+                    if (first < bins) count[first] += found;
+                    if (second < bins) count[second] += found;
+                }
+            }
         });
         for (const RowError& row : sums) {
             total.source_squares += row.source_squares;

@@ -73,20 +73,31 @@ inline RowError row_error(const float* source, const float* other, int64_t n) {
     return sums;
 }
 
-inline void row_histogram(const float* source, const float* other, int64_t n, float limit, int bins, int64_t* counts) {
-    const F bins_a_unit = splat(float(bins) / (2.0f * limit)), zero = splat(0.0f), last = splat(float(bins - 1));
-    for (int64_t at = 0; at < n; at += kLanes) {
-        const Difference d = difference(source + at, other + at, n - at);
-        const F place = (d.e + splat(limit)) * bins_a_unit;
-        const I bin = to_int(min(max(place, zero), last));
+BITSMITH_INLINE I bin_of(const Difference& d, float limit, int bins) {
+    const F place = (d.e + splat(limit)) * splat(float(bins) / (2.0f * limit));
+    const I bin = to_int(min(max(place, splat(0.0f)), splat(float(bins - 1))));
+    return select(equal(d.bad, splat(0)), bin, splat(bins));
+}
+
+// Two values a count: counting is as slow as memory answers to a read and a write of the same place.
+inline void row_histogram(const float* source, const float* other, int64_t n, float limit, int bins, uint32_t* pairs,
+                          int64_t* counts) {
+    int64_t at = 0;
+    const int side = bins + 1;
+    if (pairs) {
         int32_t places[kLanes];
-        store(places, select(equal(d.bad, splat(0)), bin, splat(bins)));
-        const int count = n - at < kLanes ? int(n - at) : kLanes;
-        if (count == kLanes) {  // neighbours in tables of their own: one count need not wait for the other
-            BITSMITH_UNROLL for (int i = 0; i < kLanes; ++i)++ counts[i % kCountTables * (bins + 1) + places[i]];
-        } else {
-            for (int i = 0; i < count; ++i) ++counts[places[i]];
+        for (; at + 2 * kLanes <= n; at += 2 * kLanes) {
+            const I first = bin_of(difference(source + at, other + at, kLanes), limit, bins);
+            const I second = bin_of(difference(source + at + kLanes, other + at + kLanes, kLanes), limit, bins);
+            store(places, first * splat(side) + second);
+            BITSMITH_UNROLL for (int i = 0; i < kLanes; ++i)++ pairs[places[i]];
         }
+    }
+    for (; at < n; at += kLanes) {
+        int32_t places[kLanes];
+        store(places, bin_of(difference(source + at, other + at, n - at), limit, bins));
+        const int count = n - at < kLanes ? int(n - at) : kLanes;
+        for (int i = 0; i < count; ++i) ++counts[places[i]];
     }
 }
 

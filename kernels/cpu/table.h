@@ -85,8 +85,6 @@ struct PieceBatch {
     bool load;  // false: scratch holds these pieces already
 };
 
-constexpr int kCountTables = 4;
-
 // Sums over one row. Values that are not finite in the source are counted and left out of all the rest.
 struct RowError {
     double source_squares, error_squares, max_error;
@@ -136,9 +134,11 @@ struct Kernels {
     void (*to_bf16)(const float* x, int64_t n, uint16_t* out);
     void (*from_bf16)(const uint16_t* x, int64_t n, float* out);
     RowError (*row_error)(const float* source, const float* other, int64_t n);
-    // counts: kCountTables times `bins` of them, over −limit … limit; what lies outside is counted in the first and
-    // last. One more of each table counts the values that are not finite.
-    void (*row_histogram)(const float* source, const float* other, int64_t n, float limit, int bins, int64_t* counts);
+    // counts: `bins` of them, over −limit … limit; what lies outside is counted in the first and last. One more counts
+    // the values that are not finite. pairs: null, or (bins + 1)² that take two values each, the first's bin times
+    // bins + 1 and the second's added.
+    void (*row_histogram)(const float* source, const float* other, int64_t n, float limit, int bins, uint32_t* pairs,
+                          int64_t* counts);
     RowScan (*row_scan)(const float* x, int64_t n);
     float (*group_error_ratio)(const float* source, const float* other, int64_t n, float floor);
     Inspect inspect[kStoredTypes];

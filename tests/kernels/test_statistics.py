@@ -87,3 +87,21 @@ def test_group_error_ratio() -> None:
             y[0, 3] = 0
     with pytest.raises(ValueError):
         ops.max_group_error_ratio(x, y[:, :4], 2)
+
+
+@pytest.mark.parametrize("bins", [4, 128, 300])
+def test_many_values_are_counted_as_few_are(bins: int) -> None:
+    """Kernels count two at a time where there are enough of them."""
+    rng = np.random.default_rng(bins)
+    x = rng.standard_normal((150, 777)).astype(np.float32)
+    y = x + rng.standard_normal(x.shape).astype(np.float32) / 8
+    x[3, 5:40], x[7] = np.inf, np.nan
+    y[9, 9] = np.nan
+    with dispatch.only("reference"):
+        want = ops.error_stats(x, y, 0.25, bins)
+    for backend in dispatch.backends():
+        with dispatch.only(backend):
+            for threads in (1, 3):
+                found = ops.error_stats(x, y, 0.25, bins, threads)
+                assert found.counts.tolist() == want.counts.tolist(), backend
+                assert found.counts.sum() == found.finite
