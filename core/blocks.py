@@ -222,6 +222,8 @@ class BlockWorker:
                 )
             back.append(read)
         decoded = form.decode(back, *source.shape)
+        if form.derived:
+            return BlockResult(block, tuple(written), None)
         if t.lossless and not same_values(t, source, decoded):
             raise UserError(
                 f"'{t.name}' would not keep its numbers in {form.name}.", "Report this with the command, please."

@@ -39,12 +39,13 @@ def calibrate(
     from core.inspect.layerwise import measure_activations
 
     found: list[ActivationLayer] = []
+    cache: tuple[tuple[float, float], ...] = ()
     job = measure_activations(checkpoint, token=token)
     while True:
         try:
             step = next(job)
         except StopIteration as stop:
-            found = list(stop.value.layers)
+            found, cache = list(stop.value.layers), stop.value.cache
             break
         yield CalibrationProgress(step.done, step.total, step.found[-1].name if step.found else "")
     by_weight: dict[str, float] = {}
@@ -58,7 +59,10 @@ def calibrate(
                 by_layer[a.layer, a.place] = max(by_layer.get((a.layer, a.place), 0.0), a.amax)
     inputs = {}
     for t in wanted:
-        sources = [s.name for s in t.source.sources]
+        if t.format is not None and t.format.derived:  # '….k_scale' or '….v_scale' of a layer
+            keys, values = cache[t.layer] if t.layer is not None else (0.0, 0.0)
+            by_weight[t.name] = keys if t.name.endswith("k_scale") else values
+        sources = [s.name for s in t.source.sources] or [t.name]
         amax = max((by_layer[of_expert[n]] if n in of_expert else by_weight.get(n, 0.0) for n in sources), default=0.0)
         if amax <= 0:
             raise UserError(
@@ -89,5 +93,5 @@ def check_can_calibrate(checkpoint: Checkpoint, format_name: str) -> None:
         raise UserError(
             f"{format_name} stores the range of activations, and this model can not be run to find it: "
             f"{problem.message}",
-            "Choose fp8-dynamic, whose activations are scaled as they come.",
+            "Choose fp8-dynamic, whose activations are scaled as they come, and a cache in 16 bits.",
         ) from None

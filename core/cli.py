@@ -267,6 +267,11 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
         choices=[m.value for m in Misfit],
         help="for rows that the blocks do not divide; default: smaller-block",
     )
+    p.add_argument(
+        "--kv-cache",
+        choices=("16-bit", "fp8"),
+        help="fp8: measure and store scales for a key-value cache in 8 bits (compressed-tensors, ModelOpt)",
+    )
 
 
 if __name__ == "__main__":

@@ -54,6 +54,7 @@ def recipe_of(args: argparse.Namespace) -> Recipe:
         method=method_of(args) or recipe.method,
         calibrated=calibrated_of(args, recipe.calibrated),
         misfit=Misfit(args.misfit) if args.misfit else recipe.misfit,
+        cache=recipe.cache if args.kv_cache is None else args.kv_cache.replace("16-bit", ""),
     )
     if not recipe.target:
         raise UserError("No target is given.", "Add --to with a name from 'bitsmith formats', such as Q4_K_M.")

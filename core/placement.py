@@ -16,6 +16,7 @@ from core.export.gguf import gguf_layout, requantized_metadata
 from core.export.gguf_values import GGUFValue, encode_record, u32
 from core.export.layout import Layout, PlacedPart
 from core.formats import Format
+from core.formats.cache_scale import CacheScale
 from core.formats.coded import Coded
 from core.models import model_shape
 from core.models.gguf_metadata import gguf_metadata
@@ -100,7 +101,8 @@ def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, drafts: Se
     arrays = [(part_name(d.name, p.suffix), p.shape, p.dtype, p.nbytes) for d in drafts for p in d.parts]
     if target.is_folder:
         chosen = {d.name: d.format for d in drafts if isinstance(d.format, Coded)}
-        layout = folder_layout(checkpoint, arrays, ECOSYSTEMS[target.ecosystem], chosen)
+        cache = any(isinstance(d.format, CacheScale) for d in drafts)
+        layout = folder_layout(checkpoint, arrays, ECOSYSTEMS[target.ecosystem], chosen, cache=cache)
     else:
         # What was prepared names the target that it was first prepared for.
         arrays = [

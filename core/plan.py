@@ -15,6 +15,7 @@ from core.assign import FLOAT_DTYPES, Fate, decide
 from core.checkpoint.base import Checkpoint, Container
 from core.contract import ByteCount, PerBlock
 from core.errors import UserError
+from core.export.cache_scales import cache_scales, check_cache
 from core.export.layout import Layout
 from core.formats import Format
 from core.models.gguf_tensors import MappedTensor, conversion_warning
@@ -181,6 +182,10 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
     prepared = prepare(checkpoint, target)
     fates = decide(target, recipe, prepared.mapped, prepared.model, checkpoint.container is Container.GGUF)
     decided = _without_stale_scales(list(zip(prepared.mapped, _outcomes(prepared.mapped, fates), strict=True)))
+    if recipe.cache:
+        check_cache(recipe.cache, target)
+        added = cache_scales(target, prepared.mapped)
+        decided += [(t, _outcome(t, Fate(form, "the range of a cache in 8 bits"))) for t, form in added]
     layout = place(checkpoint, target, prepared, [Draft(t.name, o.fate.format, o.parts) for t, o in decided])
     tensors = _with_padding(decided, layout)
     if measured := next((t for t in tensors if t.needs_input), None):

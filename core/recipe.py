@@ -15,6 +15,7 @@ from core.methods.choice import Calibrated
 from core.patterns import why_slow
 
 SCHEMA_VERSION = 1
+CACHES = ("", "fp8")  # a key-value cache in 16 bits, and in 8-bit floats with scales from the file
 
 
 class Misfit(Enum):
@@ -81,6 +82,7 @@ class Recipe:
     """target: a name of `core.targets` ('Q4_K_M', 'w4a16-g128'). rules: the first that matches decides.
 
     keep: groups kept in 16 bits. keep_first, keep_last: decoder layers kept in 16 bits at either end.
+    cache: 'fp8' where scales of a key-value cache in 8-bit floats go along, else ''.
     calibrated: what is chosen from data; `method` then serves the tensors for which that has nothing to say.
     """
 
@@ -92,11 +94,12 @@ class Recipe:
     keep_last: int = 0
     misfit: Misfit = Misfit.SMALLER
     calibrated: Calibrated | None = None
+    cache: str = ""
 
     def to_json(self) -> str:
         """One JSON object with its schema version; `from_json` gives the same recipe back.
 
-        Without calibration there is no such key, which readers before it did not know.
+        Without calibration, or without a cache in 8 bits, there is no such key, which readers before it did not know.
         """
         calibrated = {} if self.calibrated is None else {"calibrated": self.calibrated.to_dict()}
         return json.dumps(
@@ -110,6 +113,7 @@ class Recipe:
                 "keep_last": self.keep_last,
                 "misfit": self.misfit.value,
                 **calibrated,
+                **({"cache": self.cache} if self.cache else {}),
             },
             indent=2,
         )
@@ -134,7 +138,7 @@ def _parse(data: Mapping[str, Any]) -> Recipe:
     if version != SCHEMA_VERSION or isinstance(version, bool):
         hint = "Update Bitsmith." if isinstance(version, int) and version > SCHEMA_VERSION else "Save it again."
         raise UserError(f"This recipe has schema {version!r}; this program reads {SCHEMA_VERSION}.", hint)
-    known = {"schema", "target", "method", "rules", "keep", "keep_first", "keep_last", "misfit", "calibrated"}
+    known = {"schema", "target", "method", "rules", "keep", "keep_first", "keep_last", "misfit", "calibrated", "cache"}
     if unknown := sorted(set(data) - known):
         raise UserError(
             f"This recipe has an unknown field '{unknown[0]}'.", f"Known fields: {', '.join(sorted(known))}."
@@ -149,6 +153,7 @@ def _parse(data: Mapping[str, Any]) -> Recipe:
             keep_last=_count(data.get("keep_last", 0)),
             misfit=Misfit(data.get("misfit", Misfit.SMALLER.value)),
             calibrated=Calibrated.from_dict(data["calibrated"]) if data.get("calibrated") is not None else None,
+            cache=_cache(data.get("cache", "")),
         )
     except (KeyError, TypeError, ValueError) as e:
         raise UserError(f"This recipe has a wrong value: {e}.", "Save it again from the Recipe page.") from None
@@ -163,6 +168,12 @@ def _typed(value: Any, kind: type) -> Any:
     if not isinstance(value, kind):
         raise TypeError(f"{value!r} should be a {kind.__name__}")
     return value
+
+
+def _cache(value: Any) -> str:
+    if value not in CACHES:
+        raise ValueError(f"{value!r} is no type of a cache; there is 'fp8'")
+    return str(value)
 
 
 def _count(value: Any) -> int:

@@ -462,6 +462,8 @@ def command_line(recipe: Recipe, source: Path, output: Path) -> str:
         words += ["--keep-first", str(recipe.keep_first)]
     if recipe.keep_last:
         words += ["--keep-last", str(recipe.keep_last)]
+    if recipe.cache:
+        words += ["--kv-cache", recipe.cache]
     if recipe.misfit is not Misfit.SMALLER:
         words += ["--misfit", recipe.misfit.value]
     return shlex.join(words)

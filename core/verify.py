@@ -79,6 +79,10 @@ def verify_against(
             got = reader.values(t, b, want.shape)
             options = EncodeOptions(method=plan.recipe.method, amax=max(largest.values(), default=0.0))
             rows = np.array([largest[row] for row in range(b.start, b.stop)]) if fits_rows(t) else None
+            if t.format.derived:
+                if not (np.isfinite(got).all() and (got > 0).all()):
+                    raise UserError(f"'{t.name}' is no scale.", _ANOTHER)
+                continue
             if not t.lossless:
                 check_bound(t, want, got, options, _ANOTHER, rows)
             elif not same_values(t, want, got):

@@ -30,7 +30,7 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 def examine(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Everything that can be told without reading values, the worst first."""
-    checks = (_notes, _kind, _quantized, _names, _architecture, _layers, _tied, _types, tokenizer_findings)
+    checks = (_notes, _kind, _quantized, _names, _architecture, _layers, _tied, _types, _cache, tokenizer_findings)
     found = [finding for check in checks for finding in check(checkpoint)]
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
 
@@ -217,3 +217,12 @@ def _types(checkpoint: Checkpoint) -> Iterator[Finding]:
         message = f"{len(unknown):,} tensors are of a type whose values can not be read ({kinds})."
         hint = "Use the checkpoint that this one was made from."
         yield Finding("error", "unreadable-type", message, hint, unknown[0].name)
+
+
+def _cache(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """Scales of a key-value cache in 8 bits, which are no weights."""
+    scales = [t for t in checkpoint.stored.tensors if t.name.endswith((".k_scale", ".v_scale", ".kv_scale"))]
+    if scales:
+        message = f"It has {len(scales)} scales for keys and values in a cache of 8-bit floats."
+        hint = "vLLM uses them with such a cache. Bitsmith's own engine keeps the cache in 16 bits and leaves them out."
+        yield Finding("info", "cache-scales", message, hint)

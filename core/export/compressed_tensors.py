@@ -7,7 +7,7 @@ so a scheme has the keys that every version has and no more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from core.checkpoint.base import Checkpoint
@@ -26,6 +26,9 @@ _TOWERS = frozenset(
 )
 
 
+_CACHE = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
+
+
 class CompressedTensors(Ecosystem):
     """One scheme targets the class Linear; several their modules by name, since a class can not tell them apart."""
 
@@ -33,6 +36,10 @@ class CompressedTensors(Ecosystem):
 
     def words(self, checkpoint: Checkpoint, chosen: Mapping[str, Coded]) -> Words:
         return Words({"quantization_config": quantization_config(checkpoint.tensors, chosen)})
+
+    def with_cache(self, words: Words) -> Words:
+        config = {**words.config["quantization_config"], "kv_cache_scheme": _CACHE}
+        return replace(words, config={**words.config, "quantization_config": config})
 
 
 def quantization_config(tensors: Iterable[TensorInfo], chosen: Mapping[str, Coded]) -> dict[str, Any]:

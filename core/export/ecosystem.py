@@ -67,6 +67,10 @@ class Ecosystem(ABC):
         """The tensors of a folder, given those of the checkpoint. Raises UserError where some are missing."""
         return tuple(tensors)
 
+    def with_cache(self, words: Words) -> Words:
+        """The same where scales of a key-value cache in FP8 lie beside the weights."""
+        raise NotImplementedError(self.name)
+
     def files(
         self,
         checkpoint: Checkpoint,

@@ -25,10 +25,12 @@ def folder_layout(
     ecosystem: Ecosystem,
     chosen: Mapping[str, Coded],
     max_shard: int = MAX_SHARD,
+    cache: bool = False,
 ) -> Layout:
     """Place arrays, each (name, shape, safetensors dtype, bytes), in a folder; `PlacedPart.tensor` is its index.
 
     chosen: weight name ('model.layers.0.mlp.up_proj.weight') → its format; with none the folder is a plain one.
+    cache: whether some of the arrays are scales of a key-value cache.
     Raises UserError when the checkpoint has no config.json, without which nothing can load the folder.
     """
     if not checkpoint.config:
@@ -37,6 +39,8 @@ def folder_layout(
             "Put the model's config.json beside the weights, or choose a GGUF target.",
         )
     words = ecosystem.words(checkpoint, chosen) if chosen else Words({})
+    if cache and chosen:
+        words = ecosystem.with_cache(words)
     files, parts, index = ecosystem.files(checkpoint, arrays, chosen, words, max_shard)
     config = {k: v for k, v in checkpoint.config.items() if k not in QUANTIZATION_KEYS}
     extras: list[tuple[str, bytes | Path]] = [("config.json", as_json({**config, **words.config}))]

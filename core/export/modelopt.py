@@ -6,6 +6,7 @@ producer's name.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,8 +51,16 @@ class ModelOpt(Ecosystem):
             "producer": _PRODUCER,
             "quant_method": "modelopt",
         }
-        files = (("hf_quant_config.json", as_json({"producer": _PRODUCER, "quantization": about})),)
-        return Words({"quantization_config": config}, files)
+        return _words(config, about)
+
+    def with_cache(self, words: Words) -> Words:
+        about = {**json.loads(words.files[0][1])["quantization"], "kv_cache_quant_algo": "FP8"}
+        return _words({**words.config["quantization_config"], "kv_cache_scheme": _FP8}, about)
+
+
+def _words(config: Mapping[str, Any], about: Mapping[str, Any]) -> Words:
+    files = (("hf_quant_config.json", as_json({"producer": _PRODUCER, "quantization": about})),)
+    return Words({"quantization_config": config}, files)
 
 
 _FP8 = {"dynamic": False, "num_bits": 8, "type": "float"}

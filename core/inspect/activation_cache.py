@@ -14,7 +14,7 @@ from core.checkpoint.base import Checkpoint
 from core.inspect.activations import ActivationLayer, Activations, Place
 from core.inspect.cache import cache_folder, keep, used
 
-VERSION = 1  # of what is stored, and of what is measured: another one is measured anew
+VERSION = 2  # of what is stored, and of what is measured: another one is measured anew
 _FIGURES = ("max", "rms", "weight_max")
 MAX_BYTES = 1 << 30  # a mixture of experts has a quarter of that
 
@@ -46,6 +46,7 @@ def store_activations(checkpoint: Checkpoint, found: Activations) -> None:
         "tokens": np.array(found.tokens, np.int64),
         "channels": np.stack([np.concatenate([getattr(a, name) for a in found.layers]) for name in _FIGURES]),
         "token_max": np.concatenate([a.token_max for a in found.layers]),
+        "cache": np.array(found.cache, np.float64).reshape(-1, 2),
         "snr": np.array([(a.tensor_snr_db, a.token_snr_db) for a in found.layers]),
     }
     keep(cache_path(checkpoint, found.tokens), lambda file: np.savez(file, **arrays))
@@ -60,7 +61,7 @@ def load_activations(checkpoint: Checkpoint, tokens: list[int]) -> Activations |
         with np.load(path, allow_pickle=False) as data:
             about = json.loads(data["about"].tobytes())
             figures, token_max, snr = data["channels"], data["token_max"], data["snr"]
-            kept = data["tokens"].tolist()
+            kept, cache = data["tokens"].tolist(), tuple((float(k), float(v)) for k, v in data["cache"])
         if kept != tokens or figures.dtype != np.float32 or snr.shape != (len(about), 2):
             return None
         ends = list(accumulate(a["channels"] for a in about))
@@ -87,4 +88,4 @@ def load_activations(checkpoint: Checkpoint, tokens: list[int]) -> Activations |
     except Exception:  # noqa: BLE001 - whatever is wrong with the file, it is made again
         return None
     used(path)
-    return Activations(tuple(layers), tuple(tokens))
+    return Activations(tuple(layers), tuple(tokens), cache=cache)

@@ -143,11 +143,13 @@ class Activations:
     """All inputs of a model over one text, in the order of the computation. tokens: of the text, special ones included.
 
     cut: whether the text had more tokens than were asked for, or than the model's context.
+    cache: of each decoder layer the largest |key|, as it is cached (turned by its position), and the largest |value|.
     """
 
     layers: tuple[ActivationLayer, ...]
     tokens: tuple[int, ...]
     cut: bool = False
+    cache: tuple[tuple[float, float], ...] = ()
 
     @property
     def places(self) -> tuple[Place, ...]:

@@ -86,7 +86,7 @@ def measure_activations(
         found = run.finished()
         layers += found
         yield ActivationProgress(done, total, found)
-    result = Activations(tuple(layers), tuple(ids), cut)
+    result = Activations(tuple(layers), tuple(ids), cut, tuple(run.cache))
     if use_cache:
         store_activations(checkpoint, result)
     return result
@@ -177,6 +177,7 @@ class Layerwise(ReferenceProgram):
         self._token = token
         self._taps: dict[str, Tap] = {}  # by the weight's name; weights that share an input share one
         self._order: list[Tap] = []
+        self.cache: list[tuple[float, float]] = []  # of each layer so far: largest |key| and |value|
 
     def layers(self, ids: list[int]) -> Iterator[int]:
         """Run; yields how many layers are finished, the head being the last."""
@@ -262,6 +263,7 @@ class Layerwise(ReferenceProgram):
             np.ascontiguousarray(self._buffers[buffer].reshape(count, step.kv_heads, -1, width).transpose(1, 2, 0, 3))
             for buffer in (step.q, step.k, step.v)
         )
+        self.cache.append((float(np.abs(k).max(initial=0.0)), float(np.abs(v).max(initial=0.0))))
         out = self._buffers[step.out].reshape(count, step.kv_heads, share, width)
         window = step.window or count
         each = max(1, SCORES // (share * count))

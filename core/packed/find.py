@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from core.checkpoint.base import Checkpoint, Container
@@ -35,6 +36,7 @@ _PARTS = (
     *(".weight_global_scale", ".weight_scale_2", ".weight_scale_inv", ".pre_quant_scale"),
     *("_proj_blocks", "_proj_scales", ".SCB", ".weight.absmax", ".weight.quant_map", ".W_q"),
 )
+CACHE_SCALES = (".k_scale", ".v_scale", ".q_scale", ".kv_scale")
 _CODES = ("I8", "U8", "I16", "U16", "I32", "U32")  # in which no model has its values
 _OWN = (".qweight", ".weight_packed", "_proj_blocks")  # those by which a weight of the schemes above is known
 
@@ -53,8 +55,20 @@ def find_packed(checkpoint: Checkpoint) -> list[PackedWeight]:
             for source in (*weight.sources, *weight.extra):
                 left.pop(source.name, None)
     _check_schemes(config, found)
+    found = _with_cache_scales(found, left)
     _check_left(left, found)
     return found
+
+
+def _with_cache_scales(found: list[PackedWeight], left: dict[str, TensorInfo]) -> list[PackedWeight]:
+    """Scales of the key-value cache, '….self_attn.k_scale', go with a weight of that module, or else with the first."""
+    scales = [t for name, t in left.items() if name.endswith(CACHE_SCALES)] if found else []
+    modules = {w.name.removesuffix(".weight").rpartition(".")[0]: i for i, w in enumerate(found)}
+    own: dict[int, list[TensorInfo]] = {}
+    for t in scales:
+        left.pop(t.name)
+        own.setdefault(modules.get(t.name.rpartition(".")[0], 0), []).append(t)
+    return [replace(w, extra=(*w.extra, *own[i])) if i in own else w for i, w in enumerate(found)]
 
 
 def _check_schemes(config: Mapping[str, Any], found: Sequence[PackedWeight]) -> None:

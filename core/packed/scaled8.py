@@ -59,7 +59,7 @@ def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapp
                 f"'{t.name}' is {shape} in {t.dtype}, so its scales '{scales[0].name}' can not be applied.",
                 "Use a checkpoint with one matrix a tensor, or the one that it was made from.",
             )
-    return _with_cache_scales(found, tensors)
+    return found
 
 
 def _check_kind(t: TensorInfo, scale: TensorInfo, config: Mapping[str, Any]) -> None:
@@ -76,20 +76,6 @@ def _check_kind(t: TensorInfo, scale: TensorInfo, config: Mapping[str, Any]) -> 
     if wrong or method in _ELSEWHERE:
         said = f"8-bit {'integers' if t.dtype == 'I8' else 'floats'} with the scales '{scale.name}'"
         raise UserError(f"'{t.name}' holds {said}, but config.json says otherwise.", _OWN)
-
-
-def _with_cache_scales(found: list[PackedWeight], tensors: Mapping[str, TensorInfo]) -> list[PackedWeight]:
-    """Scales of the key-value cache, '….self_attn.k_scale', go with a projection of that module."""
-    beside: dict[str, list[TensorInfo]] = {}
-    for name, t in tensors.items():
-        module, _, last = name.rpartition(".")
-        if last in ("k_scale", "v_scale", "q_scale", "kv_scale"):
-            beside.setdefault(module, []).append(t)
-    out = []
-    for w in found:
-        own = beside.pop(w.name.removesuffix(".weight").rpartition(".")[0], [])
-        out.append(replace(w, extra=(*w.extra, *own)) if own else w)
-    return out
 
 
 def _weight(
