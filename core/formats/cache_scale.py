@@ -18,7 +18,7 @@ from kernels.layouts import E4M3_MAX
 
 
 class CacheScale(Format):
-    """One float of that type, stored as an array of that shape. `EncodeOptions.input_amax`: the largest |key| or |value|."""
+    """One float of that type, stored as an array of that shape, of the largest |key| or |value|, `input_amax`."""
 
     name = "FP8 cache scale"
     container = "safetensors"

@@ -38,7 +38,8 @@ def test_every_e2m1_value_has_the_nearest_level_ties_to_even(compiled: str) -> N
     for value, code in zip(a.ravel(), codes.ravel(), strict=True):
         distance = np.abs(levels - value)
         nearest = [c for c in range(16) if distance[c] == distance.min() and c != 8]
-        assert code in nearest and (len(nearest) == 1 or code % 2 == 0), value
+        assert code in nearest, value
+        assert len(nearest) == 1 or code % 2 == 0, value
 
 
 @pytest.mark.parametrize("group", [8, 17, 64])
@@ -54,7 +55,8 @@ def test_compiled_rounded_codes_are_those_of_the_reference(
     with np.errstate(over="ignore"):
         expected, found = _both(compiled, "round_codes", x, factors, zeros, low, high, shift, 1)
     np.testing.assert_array_equal(found, expected)
-    assert found.min() >= low + shift and found.max() <= high + shift
+    assert found.min() >= low + shift
+    assert found.max() <= high + shift
 
 
 def test_rounded_codes_by_hand_and_what_is_refused() -> None:
