@@ -70,6 +70,7 @@ def check_report(folder: Path | str | None = None, machine: Machine | None = Non
         _python(),
         _numpy(),
         _kernels(),
+        _gpu_kernels(),
         _memory(machine.cpu),
         _bandwidth(machine.cpu),
         *_graphics(machine),
@@ -109,6 +110,16 @@ def _kernels() -> Check:
     if cpu.missing:
         return Check("Compiled kernels", WARNING, f"Held back: {_without_paths(cpu.missing)}.", "Unset BITSMITH_ISA.")
     return Check("Compiled kernels", OK, f"Present, running with {best} ({', '.join(cpu.instruction_sets)} usable).")
+
+
+def _gpu_kernels() -> Check:
+    from kernels import gpu
+
+    state = gpu.state()
+    if state.ready:
+        return Check("GPU kernels", OK, f"Can run on {state.name or state.card}; nothing uses them yet.")
+    sentence = f"Can not run: {_without_paths(state.reason)}."
+    return Check("GPU kernels", WARNING if state.remedy else OK, sentence, state.remedy)
 
 
 def _memory(cpu: Device) -> Check:

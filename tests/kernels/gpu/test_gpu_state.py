@@ -9,12 +9,15 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from kernels import dispatch, gpu
 from kernels import matrix as _matrix  # noqa: F401  (registers)
-from kernels.gpu import Facts, backends, judge
+from kernels.engine_report import KernelUse
+from kernels.gpu import Facts, backends, judge, layout
 from kernels.gpu.configurations import LIBRARY, TILE, VECTOR, cards, configuration, library_from, measured, regime
+from kernels.gpu.report import kernel_use
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,6 +71,22 @@ def test_this_machine_has_a_state() -> None:
     assert gpu.state().ready or gpu.state().reason
 
 
+def test_the_self_check_says_it(monkeypatch) -> None:
+    from core.hardware.report import OK, WARNING, check_report
+
+    expected = {
+        judge(replace(Facts(), gpu=False)): OK,
+        judge(replace(Facts(), triton="3.1")): WARNING,
+        judge(replace(Facts(), name="Card 9")): OK,
+    }
+    for state, status in expected.items():
+        monkeypatch.setattr(gpu, "state", lambda state=state: state)
+        line = next(check for check in check_report() if check.name == "GPU kernels")
+        assert line.status == status
+        assert (state.reason or "Card 9") in line.sentence
+        assert line.remedy == state.remedy
+
+
 def test_without_triton_and_torch_everything_imports() -> None:
     code = (
         "import sys, json\nsys.modules.update(triton=None, torch=None)\n"
@@ -91,6 +110,21 @@ def test_the_report_names_every_format() -> None:
     if not gpu.state().ready:
         assert {line.backend for line in lines.values()} == {"reference"}
         assert lines["Q4_K"].reason == f"gpu:triton: {gpu.state().reason}"
+
+
+def test_the_kernel_report_says_which_regime_runs() -> None:
+    packed = layout.pack_groups(np.zeros((64, 4096), np.uint8), np.ones((64, 32), np.float32), None, 4, 128)
+
+    def use(tokens: int) -> KernelUse:
+        how = configuration("sm_90", tokens, 64, packed.form.words, packed.form.tiles(4096), packed.nbytes)
+        return kernel_use(packed, "sm_90", tokens, how)
+
+    assert use(1).kernel == "int4 g128 × 16-bit floats, decoded in the product, vector units"
+    assert use(1).shape == "64 × 4096"
+    assert "tensor cores" in use(16).kernel
+    assert "dequantized, then the library's" in use(512).kernel
+    assert use(512).reason.startswith("512 tokens, and from 65 on")
+    assert "not measured on sm_90" in use(16).reason
 
 
 def test_regimes_change_with_the_batch_and_are_known_beforehand() -> None:
