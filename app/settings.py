@@ -49,9 +49,6 @@ class Settings:
         others = [str(other) for other in self.recent if other != path]
         self._store.setValue("recent", [str(path), *others][:RECENT_LIMIT])
 
-    def clear_recent(self) -> None:
-        self._store.setValue("recent", [])
-
     def text(self, key: str, default: str = "") -> str:
         """A remembered word: 'last/target', 'last/device', 'last/folder'."""
         return str(self._store.value(key, default))
