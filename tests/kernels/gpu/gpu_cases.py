@@ -11,7 +11,7 @@ import os
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -206,6 +206,7 @@ def run(
         "regime": how.regime,
         "split": how.split,
         "tuned": tuned,
+        "unrolled": how.unrolled,
         "programs_of_tokens": 1 if how.regime == "vector" else -(-tokens // how.batch),
         "finite": bool(np.isfinite(found).all()),
         "error": float(error.max()),
@@ -230,6 +231,9 @@ def main() -> None:
                 how = configuration("sm_80", tokens, packed.rows, form.words, form.tiles(packed.columns), packed.nbytes)
                 dtype = torch.bfloat16 if (number + tokens) % 4 == 0 else torch.float16
                 print(json.dumps(run(case, tokens, dtype, how, traffic)), flush=True)
+                if tokens == 16:  # as cards are set that have their slots in a loop
+                    looped = replace(how, unrolled=False)
+                    print(json.dumps(run(case, tokens, torch.float16, looped, traffic)), flush=True)
         case = groups(4, 128, "zeros", "F16", ROWS, 1600, ordered=True)
         for how in (
             Configuration("vector", 16, 4, 2, 3),
