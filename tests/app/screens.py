@@ -121,6 +121,8 @@ def _recipe_pages(c: Camera) -> Iterator[str]:
     from tiny_models import write_llama
 
     from app.devices import DeviceChoice
+    from core.calibration.settings import CalibrationText
+    from core.methods.choice import Calibrated, DataMethod, Transform
     from core.recipe import Misfit, Recipe, Rule
 
     window, page = c.window, c.window.page("recipe")
@@ -146,6 +148,24 @@ def _recipe_pages(c: Camera) -> Iterator[str]:
     page.advanced.tabs.setCurrentIndex(1)
     _settle(c)
     yield "recipe-scheme"
+    text = CalibrationText(samples=4, length=64)
+    page.set_recipe(Recipe("w8a8", calibrated=Calibrated(DataMethod.GPTQ, (Transform.SMOOTHQUANT,), text)))
+    page.advanced.tabs.setCurrentIndex(2)
+    c.rest(0.8)
+    _settle(c)
+    yield "recipe-calibrated"
+    methods = page.advanced.methods
+    methods.calibration.change.click()
+    c.rest(0.1)
+    bar = page.advanced.tabs.widget(2).verticalScrollBar()
+    bar.setValue(bar.maximum())
+    yield "recipe-calibration-text"
+    methods.calibration.change.click()
+    page.set_recipe(Recipe("Q4_K_M", calibrated=Calibrated(DataMethod.IMPORTANCE, text=text)))
+    page.advanced.tabs.setCurrentIndex(5)
+    c.rest(0.8)
+    _settle(c)
+    yield "recipe-tensors-calibrated"
     page.set_recipe(Recipe(target="Q8_0", rules=(Rule("ffn_down", "Q5_0"), Rule("blk\\.0\\.", "keep"))))
     page.advanced.tabs.setCurrentIndex(4)
     _settle(c)

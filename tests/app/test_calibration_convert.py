@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PySide6.QtWidgets import QApplication
 from tiny_models import write_llama
-from window_help import LONG, click, open_recipe, wait_end
+from window_help import LONG, click, longest_block, open_recipe, wait_end
 
 from app.jobs.convert_queue import UNFINISHED, ConversionQueue
 from app.jobs.runner import JobState
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.gui
 TEXT = CalibrationText(samples=2, length=32)
 IMPORTANCE = Recipe("Q4_0", calibrated=Calibrated(DataMethod.IMPORTANCE, text=TEXT))
 CHANGED = Recipe("w4a16-g64", calibrated=Calibrated(DataMethod.NONE, (Transform.ROTATION,), TEXT))  # the quickest
+FRAME = 0.050
 SOON = 1.0  # seconds in which a cancelled calibration has to stop; the machine may be shared
 
 
@@ -189,3 +190,24 @@ def test_after_a_crash_the_queue_offers_to_go_on(ready, qtbot, tmp_path: Path, s
     assert found.state is JobState.DONE, found.error
     assert found.resumed
     assert out.is_dir()
+
+
+def test_the_event_loop_is_not_blocked(ready, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The quickest of three counts: the machine may be shared."""
+    runs = []
+    recipe, store, queue = ready.page("recipe"), ready.services.session, ready.page("convert").queue
+    for number in range(3):
+        ready.show_page("recipe")
+        recipe.set_recipe(IMPORTANCE)
+        qtbot.waitUntil(lambda: store.current.plan is not None and store.current.plan.recipe == IMPORTANCE)
+        recipe.set_output(tmp_path / f"out{number}.gguf")
+        qtbot.waitUntil(recipe.convert.isEnabled, timeout=LONG)
+
+        def ended(number: int = number) -> bool:
+            return len(queue.entries) > number and queue.entries[number].state.final
+
+        runs.append(longest_block(recipe.convert.click, ended))
+        assert queue.entries[-1].state is JobState.DONE, queue.entries[-1].error
+        if runs[-1] < FRAME:
+            break
+    assert min(runs) < FRAME, f"blocked for {1000 * min(runs):.0f} ms"

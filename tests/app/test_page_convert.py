@@ -110,6 +110,7 @@ def test_pause_resume_and_cancel(ready, qtbot, tmp_path: Path, slow_blocks: None
     page, entry, card = start(ready, qtbot)
     qtbot.waitUntil(lambda: running(entry), timeout=LONG)
     assert shown_buttons(card) == {"pause", "cancel"}
+    qtbot.waitUntil(lambda: page._area.height() >= card.height() > 40, timeout=LONG)  # the whole card is in sight
     card.buttons["pause"].setFocus()
     click(qtbot, card.buttons["pause"])
     assert entry.state is JobState.PAUSED

@@ -261,6 +261,7 @@ class ConvertPage(Page):
             card.fit(self._area.viewport().width())
         self._list.activate()
         needed = self._list.minimumHeightForWidth(self._area.viewport().width())
+        needed = max(needed, self._list.minimumSize().height())  # −1 while no card has a text that wraps
         self._area.setFixedHeight(min(max(needed, 1), QUEUE_HEIGHT))
 
     # ---- the user asks ---------------------------------------------------------------------------------------------
