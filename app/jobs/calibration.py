@@ -88,7 +88,7 @@ def _judged(checkpoint: Checkpoint, recipe: Recipe, transform: Transform, choice
     form = base_of(find_target(recipe.target))
     if transform is Transform.SMOOTHQUANT and not quantizes_inputs(form):
         return Choice(
-            problem=f"{form.name} leaves activations in 16 bits, so there is nothing to smooth.",
+            problem=f"Nothing to smooth: {form.name} leaves activations in 16 bits.",
             hint="It serves formats with 8-bit activations, such as w8a8.",
         )
     config = decoder_config(checkpoint)
