@@ -224,6 +224,8 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
             print(f"{result.output} is finished already, as this command would write it; nothing was left to do.")
         else:
             print(f"done in {format_duration(result.seconds)}: {result.output} ({format_bytes(result.actual_bytes)})")
+            for note in result.notes:
+                print(f"  {note}")
             print(
                 f"  predicted {result.predicted_bytes:,} bytes, written {result.actual_bytes:,}, read back and verified"
             )
@@ -292,6 +294,7 @@ def result_data(result: RunResult) -> dict[str, Any]:
         "actual_bytes": result.actual_bytes,
         "seconds": result.seconds,
         "peak_rss_bytes": result.peak_rss_bytes,
+        "notes": list(result.notes),
         "tensors": [tensor_data(t) for t in result.tensors],
     }
 

@@ -48,7 +48,7 @@ class RunResult:
     """A finished, verified output. predicted_bytes and actual_bytes are equal, or it would not have been finished.
 
     snr_db: of all tensors together (`CombinedSnr`). was_there: a resumed run found nothing left to do, and measured no
-    errors.
+    errors. notes: what came up while numbers were chosen from data.
     """
 
     output: Path
@@ -59,6 +59,7 @@ class RunResult:
     tensors: tuple[TensorResult, ...]
     snr_db: float = math.inf
     was_there: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def job_id(plan: Plan) -> str:
@@ -138,7 +139,7 @@ def run(
             files.close()
         journal.close(done=finished)
         heap.give_back()
-    return _run_result(output, plan, entries, clock)
+    return replace(_run_result(output, plan, entries, clock), notes=prepared.notes)
 
 
 def _run_result(output: Path, plan: Plan, entries: list[Entry], clock: _Clock) -> RunResult:

@@ -41,7 +41,7 @@ class Product:
 
     names: of the matrices, 'blk.3.attn_q.weight' …, all [·, K]. rows: how many tokens meet them; 0 for an expert that
     none was sent to. pieces() → float32 [R, K] in order; full() → the same rows of the stream that was never changed,
-    or None without one.
+    or None without one. everyone() → for an expert's first weights, the rows of all tokens, sent to it or not.
     """
 
     names: tuple[str, ...]
@@ -49,6 +49,7 @@ class Product:
     rows: int
     pieces: Callable[[], Iterator[np.ndarray]]
     full: Callable[[], Iterator[np.ndarray]] | None = None
+    everyone: Callable[[], Iterator[np.ndarray]] | None = None
 
 
 class Visitor(Protocol):
@@ -311,7 +312,8 @@ class BlockForward:
                 gate, up, down = (_name(m[expert]) for m in (step.gates, step.ups, step.downs))
                 given = x[rows]
                 if number == 0:
-                    visitor.product(_rows_of(given, (gate, up)), stream.weights)
+                    some = _rows_of(given, (gate, up))
+                    visitor.product(replace(some, everyone=self._product([stream], (), step.x).pieces), stream.weights)
                 inner = _activate(step.kind, self._multiply(stream, gate, given)) * self._multiply(stream, up, given)
                 if number == 0:
                     visitor.product(_rows_of(inner, (down,)), stream.weights)

@@ -33,15 +33,25 @@ from core.progress import CancelToken
 from core.runtime.weights import Slot
 from core.tensor_info import TensorInfo
 from core.threads import worker_count
+from core.units import format_count
 
 _OUTER = "outer"
+FEW_TOKENS = 512  # an expert that meets fewer is also shown what the others do
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """view: the source as it is then. importance: where that was measured. notes: sentences for a person."""
+
+    view: CalibratedCheckpoint
+    importance: ImportanceMatrix | None
+    notes: tuple[str, ...]
 
 
 def calibrate_weights(
     plan: Plan, checkpoint: Checkpoint, samples: Samples, steps: Steps, scratch: Path, token: CancelToken, resume: bool
-) -> Generator[BlockProgress, None, tuple[CalibratedCheckpoint, ImportanceMatrix | None]]:
-    """Choose all that a plan's recipe wants chosen from data; returns the source as it is then, and the importance
-    where that was measured.
+) -> Generator[BlockProgress, None, Calibration]:
+    """Choose all that a plan's recipe wants chosen from data.
 
     scratch: the output, beside which the work waits. Raises UserError; Cancelled, which leaves finished blocks.
     """
@@ -51,7 +61,8 @@ def calibrate_weights(
     folder = Scratch(scratch, job, resume)
     walk = _Walk(plan, checkpoint, samples, steps, folder, token)
     yield from walk.run()
-    return walk.view(), walk.importance() if steps.measures_importance else None
+    importance = walk.importance() if steps.measures_importance else None
+    return Calibration(walk.view(), importance, walk.notes())
 
 
 class _Walk:
@@ -126,7 +137,7 @@ class _Walk:
         choosing = _Choosing(self._formats, self._numbers, steps, self._token)
         forward.run(layer, weights, choosing, originals, forget=True)
         yield BlockProgress(layer, forward.layers, next(reversed(choosing.solved), ""))
-        self._folder.write_block(f"{layer:06}", floats, choosing.solved, choosing.squares)
+        self._folder.write_block(f"{layer:06}", floats, choosing.solved, choosing.squares, choosing.experts)
 
     def _all_numbers(self) -> dict[str, Numbers]:
         return {name: form.numbers for name, form in self._formats.items() if form.numbers is not None}
@@ -164,6 +175,21 @@ class _Walk:
             {name: ChangedTensor(parts) for name, parts in floats.items()},
             {name: SolvedWeight([p for p, _ in ps], ps[0][1], columns[name]) for name, ps in solved.items()},
             added,
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of how it went."""
+        files = [BlockFile(self._folder.block_file(f"{layer:06}")) for layer in range(self._forward.layers)]
+        met = [count for file in files for count in file.experts]
+        few, none = sum(count < FEW_TOKENS for count in met), sum(not count for count in met)
+        if not few:
+            return ()
+        unseen = f", {format_count(none)} of them none" if none else ""
+        return (
+            (
+                f"{format_count(few)} of {format_count(len(met))} experts met fewer than {FEW_TOKENS} tokens of the text"
+                f"{unseen}: their numbers were also chosen for what other experts' tokens look like. More samples help."
+            ),
         )
 
     def importance(self) -> ImportanceMatrix:
@@ -215,6 +241,8 @@ class _Choosing:
     token: CancelToken
     solved: dict[str, Codes] = field(default_factory=dict)
     squares: dict[str, tuple[np.ndarray, int]] = field(default_factory=dict)
+    experts: list[int] = field(default_factory=list)  # how many tokens each met
+    _everyone: np.ndarray | None = None  # Gram matrix of what all experts of the block are offered
 
     def product(self, product: Product, weights: BlockWeights) -> None:
         if self.steps.measures_importance:
@@ -232,6 +260,10 @@ class _Choosing:
         solver = self.steps.solver
         assert solver is not None
         found, tokens = gram(product.pieces(), product.columns)
+        if product.everyone is not None:
+            self.experts.append(tokens)
+            if tokens < FEW_TOKENS:
+                found = self._with_others(found, tokens, product)
         moved = None if product.full is None else drift(product.pieces(), product.full(), product.columns)
         for name in names:
             self.token.check()
@@ -239,6 +271,14 @@ class _Choosing:
             codes = solver.solve(Problem(name, weights.matrices[name], found, moved, tokens, numbers), self.token)
             self.solved[name] = codes
             weights.matrices[name] = numbers.values(codes)
+
+    def _with_others(self, own: np.ndarray, tokens: int, product: Product) -> np.ndarray:
+        """What an expert with few tokens may expect: its own count as they are, the rest is like everyone's."""
+        assert product.everyone is not None
+        if self._everyone is None:
+            self._everyone, _ = gram(product.everyone(), product.columns)
+        share = np.float32(tokens / FEW_TOKENS)
+        return share * own + (1 - share) * self._everyone
 
 
 def _encoded(weight: np.ndarray, form: Format, importance: np.ndarray | None) -> np.ndarray:

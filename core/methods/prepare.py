@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Prepared:
     """checkpoint: what is read and packed. reference: what errors are measured against. tensors: the plan's, with what
-    was chosen as their source. importance: of output tensors, float32 [matrices, K]."""
+    was chosen as their source. importance: of output tensors, float32 [matrices, K].
+    notes: sentences for a person."""
 
     checkpoint: Checkpoint
     reference: Checkpoint
     tensors: tuple[TensorPlan, ...]
     importance: Mapping[str, np.ndarray] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def unprepared(plan: Plan, checkpoint: Checkpoint) -> Prepared:
@@ -51,17 +53,18 @@ def prepare_weights(
     if not calibrated.needs_blocks:
         found = yield from importance_of(checkpoint, calibrated, token)
         weights = by_output(plan.tensors, found.for_checkpoint(checkpoint, checkpoint.architecture))
-        return replace(unprepared(plan, checkpoint), importance=weights)
+        notes = (*found.notes, *found.about_experts())
+        return replace(unprepared(plan, checkpoint), importance=weights, notes=notes)
     from core.calibration.text import samples
     from core.methods.pipeline import calibrate_weights
 
     text = samples(checkpoint, calibrated.text, token)
-    view, measured = yield from calibrate_weights(
-        plan, checkpoint, text, steps_of_choice(calibrated), output, token, resume
-    )
+    steps = steps_of_choice(calibrated)
+    done = yield from calibrate_weights(plan, checkpoint, text, steps, output, token, resume)
+    view, measured = done.view, done.importance
     tensors = tuple(_of_view(t, view) for t in plan.tensors)
     by_source = {} if measured is None else measured.for_checkpoint(checkpoint, checkpoint.architecture)
-    return Prepared(view, view.unsolved, tensors, by_output(plan.tensors, by_source))
+    return Prepared(view, view.unsolved, tensors, by_output(plan.tensors, by_source), (*text.warnings, *done.notes))
 
 
 def chooses(method: DataMethod, form: Format) -> bool:

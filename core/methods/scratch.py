@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -79,9 +79,10 @@ class Scratch:
         floats: Mapping[str, np.ndarray],
         solved: Mapping[str, Codes],
         squares: Mapping[str, tuple[np.ndarray, int]] | None = None,
+        experts: Sequence[int] = (),
     ) -> None:
         """floats: changed weights, float32, by GGUF's names; solved: codes of weights; squares: Σx² of their inputs and
-        over how many tokens, by the same names."""
+        over how many tokens, by the same names; experts: how many tokens each of the block's met."""
         arrays: dict[str, np.ndarray] = {f"{n}|float": np.ascontiguousarray(a) for n, a in floats.items()}
         about: dict[str, Any] = {}
         for weight, codes in solved.items():
@@ -92,7 +93,15 @@ class Scratch:
         counts = {}
         for weight, (total, count) in (squares or {}).items():
             arrays[f"{weight}|squares"], counts[weight] = total, count
-        self._write(self.block_file(name), arrays, {"codes": json.dumps(about), "tokens": json.dumps(counts)})
+        self._write(
+            self.block_file(name),
+            arrays,
+            {
+                "codes": json.dumps(about),
+                "tokens": json.dumps(counts),
+                "experts": json.dumps(list(experts)),
+            },
+        )
 
     def write_state(self, layer: int, arrays: Mapping[str, np.ndarray]) -> None:
         """What is needed to go on with that block."""
@@ -131,6 +140,7 @@ class BlockFile:
         self.floats = tuple(sorted(n.removesuffix("|float") for n in names if n.endswith("|float")))
         self._about: dict[str, list[float]] = json.loads(self._file.metadata()["codes"])
         self._tokens: dict[str, int] = json.loads(self._file.metadata()["tokens"])
+        self.experts: tuple[int, ...] = tuple(json.loads(self._file.metadata()["experts"]))
         self._names = names
 
     @property

@@ -152,6 +152,17 @@ def test_a_killed_run_goes_on_at_its_block_with_the_same_bytes(llama: Checkpoint
     assert digest(output) == digest(tmp_path / "whole")
 
 
+def test_experts_with_few_tokens_are_shown_the_others_and_said(
+    tiny: Callable[[str], Path], tmp_path: Path, solver: Odd
+) -> None:
+    with open_checkpoint(tiny("qwen3moe")) as checkpoint:
+        _, result = drive(run(plan_of(checkpoint, "w4a16-g32"), checkpoint, tmp_path / "out", CancelToken()))
+    assert any("experts met fewer than 512 tokens" in note for note in result.notes)
+    first = [p for name, (p, _) in solver.seen.items() if name.startswith("blk.0.ffn_gate.")]
+    assert sum(p.tokens for p in first) == 2 * TEXT.tokens  # each is sent to two
+    assert all(np.diag(p.gram).min() > 0 for p in first)  # also of one that met none
+
+
 def test_another_text_starts_anew(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
     output = tmp_path / "out"
     job = run(plan_of(llama, "w4a16-g32"), llama, output, CancelToken())
