@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from core.calibration.differentiable import BlockSteps, Named, name_of
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.methods.transform import BlockWeights
@@ -175,11 +176,20 @@ class BlockForward:
 
     def head_input(self, gain: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """What the head is multiplied with after the last block, float32 [R, D], sample by sample."""
-        norm = next(s for s in reversed(self._program.steps) if isinstance(s, Norm))
+        norm = self.last_norm()
         gain = norm.gain if gain is None else gain
         for piece in self.hidden.split(self.ids.shape[1]):
             self._token.check()
             yield _norm(piece, gain, norm.eps, 1).numpy()
+
+    def steps(self, layer: int) -> BlockSteps:
+        """A block as a differentiable function of its weights."""
+        steps, labels = zip(*self._layers[layer], strict=True)
+        return BlockSteps(steps, labels, self._residual, self.ids.shape[1])
+
+    def last_norm(self) -> Norm:
+        """What the residual stream goes through before the head."""
+        return next(s for s in reversed(self._program.steps) if isinstance(s, Norm))
 
     # ------------------------------------------------------------------------------------------------- inside
 
@@ -188,7 +198,7 @@ class BlockForward:
         vectors = replace(self.plan, slots=tuple(s for s in self.plan.slots if s.is_vector))
         read = _finished(read_weights(vectors, self._token))
         matrices = {
-            s.name: Matrix(s.shape[0], s.shape[1], "", _Named(s.name)) for s in self.plan.slots if not s.is_vector
+            s.name: Matrix(s.shape[0], s.shape[1], "", Named(s.name)) for s in self.plan.slots if not s.is_vector
         }
         return decoder_program(
             self.config, replace(read, matrices=matrices), self.ids.shape[1], 1, Activations.EXACT, "F32"
@@ -263,7 +273,7 @@ class BlockForward:
     def _step(self, step: Step, label: str, stream: _Stream, part: dict[int, torch.Tensor]) -> None:
         if isinstance(step, Linear):
             for weight, out in zip(step.weights, step.outs, strict=True):
-                y = self._multiply(stream, _name(weight), part[step.x])
+                y = self._multiply(stream, name_of(weight), part[step.x])
                 if step.accumulate:
                     part[out] += y
                 else:
@@ -309,7 +319,7 @@ class BlockForward:
             for expert in range(len(step.gates)):
                 self._token.check()
                 rows, places = torch.nonzero(chosen == expert, as_tuple=True)
-                gate, up, down = (_name(m[expert]) for m in (step.gates, step.ups, step.downs))
+                gate, up, down = (name_of(m[expert]) for m in (step.gates, step.ups, step.downs))
                 given = x[rows]
                 if number == 0:
                     some = _rows_of(given, (gate, up))
@@ -340,24 +350,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class _Named:
-    """Stands for a matrix whose values come later: `kernels.matrix.Stored`."""
-
-    kind = "float"
-    nbytes = 0
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        raise NotImplementedError(self.name)
-
-
-def _name(weight: Matrix) -> str:
-    assert isinstance(weight.stored, _Named)
-    return weight.stored.name
 
 
 def _rows_of(x: torch.Tensor, names: tuple[str, ...]) -> Product:
@@ -406,9 +398,9 @@ def _spans(steps: list[tuple[Step, str]], residual: int) -> list[_Span]:
         first = some[0][0]
         names: tuple[str, ...] = ()
         if isinstance(first, Linear):
-            names = tuple(_name(w) for w in first.weights)
+            names = tuple(name_of(w) for w in first.weights)
         elif isinstance(first, Experts):
-            names = tuple(_name(w) for w in (*first.gates, *first.ups, *first.downs))
+            names = tuple(name_of(w) for w in (*first.gates, *first.ups, *first.downs))
         spans.append(_Span(tuple(s for s, _ in some), tuple(label for _, label in some), names, live, written))
         for step, _ in reversed(some):
             live = (live - set(_writes(step))) | set(_reads(step)) | {residual}

@@ -1,0 +1,189 @@
+"""A block of a decoder as a differentiable function of its weights: what learned methods follow gradients through.
+
+The steps are those that `core.calibration.forward` runs, on torch tensors that autograd knows. Products take operands
+in the type of the weights, bfloat16 for speed, and sum in float32; what lies between them is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from kernels.matrix import Matrix
+from kernels.program import ActMul, Add, Attention, Experts, Linear, Norm, Rope, SoftCap, Split, Step
+
+Check = Callable[[], None]
+_PIECE = 1 << 34  # multiplications and additions between two looks at the cancel token: some 50 ms on one core
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    """x · wᵀ for x [R, K] and w [N, K], float32 [R, N]. It and its gradients are products in the type of w."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, check: Check) -> torch.Tensor:
+        narrow = x.to(weight.dtype)
+        ctx.save_for_backward(narrow, weight)
+        ctx.check = check
+        return _times(narrow, weight.t(), check).float()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        narrow = grad.to(weight.dtype)
+        dx = _times(narrow, weight, ctx.check).float() if ctx.needs_input_grad[0] else None
+        dw = _times(narrow.t(), x, ctx.check) if ctx.needs_input_grad[1] else None
+        return dx, dw, None
+
+
+def _times(a: torch.Tensor, b: torch.Tensor, check: Check) -> torch.Tensor:
+    """a · b, column by column of b where it would take long."""
+    width = max(1, _PIECE // (2 * a.shape[0] * a.shape[1] or 1))
+    pieces = []
+    for part in b.split(width, dim=1):
+        check()
+        pieces.append(a @ part)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+
+def no_check() -> None:
+    """For work that nobody cancels."""
+
+
+class Named:
+    """Stands for a matrix whose values come later: `kernels.matrix.Stored`."""
+
+    kind = "float"
+    nbytes = 0
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def take(self, rows: np.ndarray) -> np.ndarray:
+        raise NotImplementedError(self.name)
+
+
+def name_of(weight: Matrix) -> str:
+    assert isinstance(weight.stored, Named)
+    return weight.stored.name
+
+
+@dataclass(frozen=True)
+class BlockSteps:
+    """The steps of one block and their labels. residual: the buffer that comes in and goes out. length: of a sample."""
+
+    steps: tuple[Step, ...]
+    labels: tuple[str, ...]
+    residual: int
+    length: int
+    check: Check = no_check
+
+    def checked(self, check: Check) -> BlockSteps:
+        """The same, which calls `check` at least every 200 ms; what that raises ends it, backwards too."""
+        return replace(self, check=check)
+
+    def __call__(
+        self, hidden: torch.Tensor, matrices: Mapping[str, torch.Tensor], vectors: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """hidden: float32 [R, D], whole samples. matrices: bfloat16 or float32 [N, K], vectors: float32, by name."""
+        part = {self.residual: hidden}
+        for step, label in zip(self.steps, self.labels, strict=True):
+            self._step(step, label, part, matrices, vectors)
+        return part[self.residual]
+
+    def _step(self, step: Step, label: str, part: dict, matrices: Mapping, vectors: Mapping) -> None:
+        if isinstance(step, Linear):
+            for weight, out in zip(step.weights, step.outs, strict=True):
+                y = self._multiply(weight, part[step.x], matrices, vectors)
+                part[out] = part[out] + y if step.accumulate else y
+        elif isinstance(step, Norm):
+            part[step.out] = norm(part[step.x], vectors[label + ".weight"], step.eps, step.heads)
+        elif isinstance(step, Rope):
+            part[step.x] = _rotate(part[step.x], step, self.length)
+        elif isinstance(step, Attention):
+            part[step.out] = _attend(part[step.q], part[step.k], part[step.v], step, self.length)
+        elif isinstance(step, ActMul):
+            part[step.out] = _activate(step.kind, part[step.gate]) * part[step.up]
+        elif isinstance(step, Add):
+            part[step.out] = part[step.out] + part[step.x]
+        elif isinstance(step, Split):
+            part.update(zip(step.outs, part[step.x].split(list(step.widths), dim=1), strict=True))
+        elif isinstance(step, SoftCap):
+            part[step.x] = step.cap * torch.tanh(part[step.x] / step.cap)
+        elif isinstance(step, Experts):
+            part[step.out] = self._experts(step, part, matrices, vectors)
+        else:
+            raise TypeError(type(step).__name__)
+
+    def _multiply(self, weight: Matrix, x: torch.Tensor, matrices: Mapping, vectors: Mapping) -> torch.Tensor:
+        name = name_of(weight)
+        y = _Product.apply(x, matrices[name], self.check)
+        bias = vectors.get(name.removesuffix(".weight") + ".bias")
+        return y if bias is None else y + bias
+
+    def _experts(self, step: Experts, part: dict, matrices: Mapping, vectors: Mapping) -> torch.Tensor:
+        x, logits, out = part[step.x], part[step.logits], part[step.out]
+        chosen = torch.argsort(logits.detach(), dim=1, descending=True, stable=True)[:, : step.used]
+        scores = torch.gather(torch.softmax(logits, dim=1), 1, chosen)
+        if step.normalized:
+            scores = scores / scores.sum(dim=1, keepdim=True)
+        for expert in range(len(step.gates)):
+            rows, places = torch.nonzero(chosen == expert, as_tuple=True)
+            if not len(rows):
+                continue
+            given = x[rows]
+            gate, up = (self._multiply(m[expert], given, matrices, vectors) for m in (step.gates, step.ups))
+            y = self._multiply(step.downs[expert], _activate(step.kind, gate) * up, matrices, vectors)
+            out = out.index_add(0, rows, scores[rows, places][:, None] * y)
+        return out
+
+
+def norm(x: torch.Tensor, gain: torch.Tensor, eps: float, heads: int) -> torch.Tensor:
+    rows = x.view(len(x), heads, -1)
+    rms = torch.rsqrt(rows.square().mean(2, keepdim=True) + eps)
+    return (rows * rms * gain).reshape(len(x), -1)
+
+
+def _activate(kind: str, x: torch.Tensor) -> torch.Tensor:
+    if kind == "silu":
+        return functional.silu(x)
+    return functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
+
+
+def _rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
+    count = len(step.frequencies)
+    angle = np.arange(length)[:, None].astype(np.float64) * step.frequencies.astype(np.float64)
+    cos, sin = (torch.from_numpy((step.scale * f(angle)).astype(np.float32))[None, :, None] for f in (np.cos, np.sin))
+    heads = x.view(-1, length, step.heads, x.shape[1] // step.heads)
+    rest = heads[..., 2 * count :]
+    if step.pairs:
+        pairs = heads[..., : 2 * count].unflatten(-1, (count, 2))
+        a, b = pairs[..., 0], pairs[..., 1]
+        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+    else:
+        a, b = heads[..., :count], heads[..., count : 2 * count]
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+    return (torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned).reshape(x.shape)
+
+
+def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int) -> torch.Tensor:
+    query, key, value = (
+        t.reshape(-1, length, heads, step.head_dim).transpose(1, 2)
+        for t, heads in ((q, step.heads), (k, step.kv_heads), (v, step.kv_heads))
+    )
+    share = step.heads // step.kv_heads
+    key, value = (t.repeat_interleave(share, dim=1) for t in (key, value))
+    if not 0 < step.window < length and not step.softcap:
+        y = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=step.scale)
+    else:
+        back = torch.arange(length)[:, None] - torch.arange(length)
+        seen = (back >= 0) & (back < (step.window or length))
+        scores = step.scale * (query @ key.transpose(2, 3))
+        if step.softcap:
+            scores = step.softcap * torch.tanh(scores / step.softcap)
+        y = torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=3) @ value
+    return y.transpose(1, 2).reshape(len(q), -1)
