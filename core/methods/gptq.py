@@ -28,7 +28,7 @@ class Gptq:
 
     act_order: solve columns in falling order of H's diagonal; groups stay neighbours, so that every packing holds the
     result. weighted: choose scales by weighted errors. sweeps: of coordinate descent at most. follows_full: aim at the
-    unchanged model's output, W x_full, with weights that do this best before they are rounded.
+    unchanged model's output, with weights that come nearest to it before they are rounded.
     """
 
     damping: float = 0.01
@@ -57,8 +57,8 @@ class Gptq:
         if self.act_order:
             order = np.argsort(-diagonal, kind="stable")
         matrix, left = self.factors.of(problem.gram, order, self.damping, token)
-        if problem.drift is not None and self.follows_full:
-            weight = _shifted(weight, problem.drift, matrix, left, order, token)
+        if self.follows_full:
+            weight = _shifted(weight, problem, matrix, left, order, token)
         importance = None
         if self.weighted:
             importance = np.empty_like(left)
@@ -86,18 +86,26 @@ def _checked_diagonal(problem: Problem, token: CancelToken) -> np.ndarray:
 
 
 def _shifted(
-    weight: np.ndarray, drift: np.ndarray, matrix: np.ndarray, left: np.ndarray, order: np.ndarray, token: CancelToken
+    weight: np.ndarray, problem: Problem, matrix: np.ndarray, left: np.ndarray, order: np.ndarray, token: CancelToken
 ) -> np.ndarray:
-    """W + W · drift · (H + λ)⁻¹, the weights that come nearest to W x_full.
+    """W + (W · drift + missing) · (H + λ)⁻¹, the weights that come nearest to what the unchanged model computes.
 
     H + λ = Mᵀ D M in the order of the columns, M below the diagonal: two triangular systems, in blocks.
     """
+    if problem.drift is None and problem.missing is None:
+        return weight
     out = weight.copy()
     step = max(_PIECE_ROWS, _PIECE_VALUES // len(order))
     for start in range(0, len(weight), step):
-        wanted = product(weight[start : start + step], drift.T, token)[:, order]
+        rows = slice(start, start + step)
+        wanted = np.zeros_like(weight[rows])
+        if problem.drift is not None:
+            wanted += product(weight[rows], problem.drift.T, token)
+        if problem.missing is not None:
+            wanted += problem.missing[rows]
+        wanted = wanted[:, order]
         _solve_columns(wanted, matrix, left, token)
-        out[start : start + step, order] += wanted
+        out[rows, order] += wanted
     return out
 
 

@@ -19,7 +19,8 @@ class Problem:
     of the partly quantized model, before damping; all zero where no token met the weight. drift: float32 [K, K], the
     mean of (x_full − x) xᵀ, x_full the input in the unchanged model, or None where that was not followed: the target is
     then W x_full. tokens: how many. numbers: what may be stored. amax: the largest |value| of all matrices that share a
-    scale with this one, 0: of this one.
+    scale with this one, 0: of this one. missing: float32 [N, K], the mean of (r_full − r) xᵀ, r the residual stream
+    that the output is added to, or None: the target is then W x_full + r_full − r.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Problem:
     tokens: int
     numbers: Numbers
     amax: float = 0.0
+    missing: np.ndarray | None = None
 
 
 class Solver(Protocol):

@@ -235,15 +235,16 @@ def test_full_inputs_are_aimed_at() -> None:
     x = rng.standard_normal((500, len(good.gram))).astype(np.float32)
     full = x + (x @ rng.standard_normal((len(good.gram), len(good.gram))).astype(np.float32)) / 100
     gram, drift = x.T @ x / 500, (full - x).T @ x / 500
-    problem = Problem(good.name, good.weight, gram, drift, 500, numbers)
-    lost = []
-    for solver in (Gptq(), Gptq(follows_full=True)):
-        values = numbers.values(solver.solve(problem, CancelToken()))
-        lost.append(float(np.square(full @ good.weight.T - x @ values.T).sum()))
-    best = np.linalg.lstsq(x, full @ good.weight.T, rcond=None)[0]
-    least = float(np.square(full @ good.weight.T - x @ best).sum())
-    assert lost[1] < 0.3 * lost[0]
-    assert least <= lost[1]
+    behind = x @ rng.standard_normal((len(good.gram), len(good.weight))).astype(np.float32) / 50
+    for missing, target in ((None, full @ good.weight.T), (behind.T @ x / 500, full @ good.weight.T + behind)):
+        problem = Problem(good.name, good.weight, gram, drift, 500, numbers, missing=missing)
+        lost = []
+        for solver in (Gptq(), Gptq(follows_full=True)):
+            values = numbers.values(solver.solve(problem, CancelToken()))
+            lost.append(float(np.square(target - x @ values.T).sum()))
+        best = np.linalg.lstsq(x, target, rcond=None)[0]
+        assert lost[1] < 0.3 * lost[0]
+        assert float(np.square(target - x @ best).sum()) <= lost[1]
 
 
 @pytest.mark.parametrize("size", [5, 300, 700])
