@@ -113,6 +113,8 @@ def test_calibration_shows_how_far_it_is_and_can_be_paused(ready, qtbot, tmp_pat
     wait_end(qtbot, entry)
     assert entry.state is JobState.DONE, entry.error
     assert not scratch_path(tmp_path / "out").exists(), "nothing is left lying about"
+    qtbot.waitUntil(lambda: card.notes.count() > 0, timeout=LONG)
+    assert "fewer than" in card.notes.itemAt(0).widget().accessibleName(), "64 tokens are few; the finished row says so"
     with open_checkpoint(tmp_path / "out") as written:
         assert any(t.packed for t in written.tensors)
 

@@ -14,6 +14,7 @@ from app.widgets.basics import button, label, set_role
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
+from app.widgets.warning_line import show_warnings
 from core import units
 from core.methods.scratch import scratch_path
 from core.serving import serving_target
@@ -59,6 +60,8 @@ class EntryCard(QFrame):
         self.bar.setAccessibleName(f"Progress of {entry.title}")
         self.text = label("", "muted", selectable=True)
         self.text.setAccessibleName("Progress")
+        self.notes = QVBoxLayout()  # what came up while numbers were chosen from data
+        self.notes.setSpacing(SPACE_1)
         self.serve = ServeRow()
         self.error = InlineError()
         self.error.set_dismissable(False)
@@ -93,6 +96,7 @@ class EntryCard(QFrame):
         layout.setSpacing(SPACE_1 + 2)
         layout.addLayout(first)
         layout.addLayout(second)
+        layout.addLayout(self.notes)
         layout.addWidget(self.serve)
         layout.addWidget(self.error)
         self.refresh()
@@ -145,6 +149,7 @@ class EntryCard(QFrame):
         entry = self.entry
         done = self._selected and entry.state is JobState.DONE and entry.result is not None
         target = find_target(entry.order.recipe.target)
+        show_warnings(self.notes, entry.result.notes if done else ())
         self.serve.show_commands(serving_target(target, entry.order.output) if done else ())
 
     def fit(self, width: int) -> None:
