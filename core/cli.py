@@ -261,6 +261,9 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seed", type=int, metavar="N", help="of the choice of pieces; default: 0")
     p.add_argument("--chat", action="store_true", help="wrap the text in the model's chat template")
     p.add_argument("--alpha", type=float, metavar="A", help="SmoothQuant's share, 0 to 1; default: searched")
+    p.add_argument(
+        "--aim", action="store_true", help="GPTQ also makes up for what earlier blocks lost: better, twice the time"
+    )
     p.add_argument("--imatrix", metavar="FILE", help="an importance matrix of llama.cpp's, for --method importance")
     p.add_argument(
         "--misfit",

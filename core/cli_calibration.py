@@ -26,6 +26,8 @@ def calibrated_of(args: argparse.Namespace, recipe: Calibrated | None) -> Calibr
         changes["transforms"] = tuple(Transform(t) for t in args.transform)
     if args.alpha is not None:
         changes["alpha"] = args.alpha
+    if args.aim:
+        changes["aim"] = True
     if args.imatrix:
         changes["imatrix"] = args.imatrix
     text = _text_of(args)
@@ -78,4 +80,5 @@ def calibration_words(calibrated: Calibrated | None) -> list[str]:
             words += [f"--{name}", str(getattr(text, name))]
     words += ["--chat"] if text.chat else []
     words += ["--alpha", f"{calibrated.alpha:g}"] if calibrated.alpha is not None else []
+    words += ["--aim"] if calibrated.aim else []
     return words + (["--imatrix", calibrated.imatrix] if calibrated.imatrix else [])

@@ -14,12 +14,13 @@ from core.errors import UserError
 class DataMethod(Enum):
     """How the numbers inside an artifact are chosen from what the weights' inputs look like.
 
-    NONE: as without data. IMPORTANCE: a search whose squared errors are weighed by each input channel's mean square.
-    GPTQ: column by column, each later column making up for the errors before it. LEARNED: rounding and scales learned
-    on the outputs of a block.
+    NONE: as without data. CLIPPING: for each group the range whose output error is smallest. IMPORTANCE: a search whose
+    squared errors are weighed by each input channel's mean square. GPTQ: column by column, each later column making up
+    for the errors before it. LEARNED: rounding and scales learned on the outputs of a block.
     """
 
     NONE = "none"
+    CLIPPING = "clipping"
     IMPORTANCE = "importance"
     GPTQ = "gptq"
     LEARNED = "learned"
@@ -39,19 +40,21 @@ class Transform(Enum):
 
 
 Choice = TypeVar("Choice", bound=Enum)
-_FIELDS = ("method", "transforms", "text", "alpha", "imatrix")
+_FIELDS = ("method", "transforms", "text", "alpha", "imatrix", "aim")
 
 
 @dataclass(frozen=True)
 class Calibrated:
     """alpha: SmoothQuant's, 0 … 1; None: searched for each input. imatrix: a file of llama.cpp's that has the
-    importance already, so that no text is needed; '' measures it."""
+    importance already, so that no text is needed; '' measures it. aim: GPTQ makes up for what the quantized blocks
+    before have lost, too, which takes a second pass of the unchanged model."""
 
     method: DataMethod = DataMethod.GPTQ
     transforms: tuple[Transform, ...] = ()
     text: CalibrationText = field(default_factory=CalibrationText)
     alpha: float | None = None
     imatrix: str = ""
+    aim: bool = False
 
     def __post_init__(self) -> None:
         if self.method is DataMethod.NONE and not self.transforms:
@@ -65,6 +68,8 @@ class Calibrated:
         alpha: object = self.alpha
         if alpha is not None and (isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 <= alpha <= 1):
             raise UserError(f"SmoothQuant's alpha is {alpha!r}.", "Choose a number from 0 to 1, or leave it out.")
+        if self.aim and self.method is not DataMethod.GPTQ:
+            raise UserError("Only GPTQ aims at the unchanged model.", "Choose the method gptq, or leave 'aim' out.")
         if self.imatrix and self.method is not DataMethod.IMPORTANCE:
             raise UserError(
                 "An importance matrix serves the method 'importance' only.",
@@ -80,9 +85,15 @@ class Calibrated:
         return " + ".join(words)
 
     @property
+    def chooser(self) -> DataMethod:
+        """What chooses codes: AWQ brings its clipping along where nothing else is named."""
+        alone = self.method is DataMethod.NONE and Transform.AWQ in self.transforms
+        return DataMethod.CLIPPING if alone else self.method
+
+    @property
     def needs_blocks(self) -> bool:
         """Whether blocks are run and changed one by one; importance alone only needs to be measured."""
-        return bool(self.transforms) or self.method in (DataMethod.GPTQ, DataMethod.LEARNED)
+        return bool(self.transforms) or self.method not in (DataMethod.NONE, DataMethod.IMPORTANCE)
 
     def to_dict(self) -> dict[str, Any]:
         """Of JSON's own types; `from_dict` gives the same back."""
@@ -92,6 +103,7 @@ class Calibrated:
             "text": self.text.to_dict(),
             "alpha": self.alpha,
             "imatrix": self.imatrix,
+            "aim": self.aim,
         }
 
     @staticmethod
@@ -104,6 +116,9 @@ class Calibrated:
                 f"The calibration has an unknown field '{unknown[0]}'.", f"Known fields: {', '.join(_FIELDS)}."
             )
         default = Calibrated()
+        aim = data.get("aim", False)
+        if not isinstance(aim, bool):
+            raise UserError(f"The calibration's aim is {aim!r}.", "Write true or false.")
         imatrix, names = data.get("imatrix", ""), data.get("transforms", ())
         if not isinstance(imatrix, str):
             raise UserError(f"The calibration's imatrix is {imatrix!r}.", "Write a file's path, in quotes.")
@@ -115,10 +130,12 @@ class Calibrated:
             text=CalibrationText.from_dict(data.get("text", {})),
             alpha=data.get("alpha"),
             imatrix=imatrix,
+            aim=aim,
         )
 
 
 _NAMES: dict[Enum, str] = {
+    DataMethod.CLIPPING: "clipping",
     DataMethod.IMPORTANCE: "importance",
     DataMethod.GPTQ: "GPTQ",
     DataMethod.LEARNED: "learned rounding",

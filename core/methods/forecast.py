@@ -20,6 +20,7 @@ from core.threads import worker_count
 
 CORE_FLOPS = 1e11  # float operations a second of one core of a 2023 desktop, products in bfloat16
 ELEMENTWISE_SECONDS = 2e-9  # of one core, for each value that steps between products touch
+LEARNING_PASSES = 4  # a pass with gradients is some three, and outputs are computed before and after
 BASE_MEMORY = 600_000_000  # the program with torch
 
 
@@ -60,7 +61,7 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
             f"Nothing is quantized here, so there is nothing for {calibrated.name} to choose.",
             "Leave the calibration out, or choose a format of fewer bits.",
         )
-    if calibrated.method is not DataMethod.NONE and not chosen:
+    if calibrated.chooser is not DataMethod.NONE and not chosen:
         names = ", ".join(sorted({t.format_name for t in quantized}))
         raise UserError(
             f"{calibrated.name} can not choose the numbers of {names}.",
@@ -73,7 +74,7 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
         notes.append(
             "The embedding was the output head, too; rotated, the two differ, so the output has a head of its own."
         )
-    if calibrated.method is not DataMethod.NONE and rest:
+    if calibrated.chooser is not DataMethod.NONE and rest:
         others = sorted({t.format_name for t in tensors if t.action is Action.QUANTIZE and not t.chosen_by})
         notes.append(
             f"{rest} of {len(quantized)} tensors are chosen without data, since {calibrated.name} has nothing to say "
@@ -92,7 +93,7 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
 
 def _chosen(t: TensorPlan, calibrated: Calibrated, reached: Collection[str]) -> TensorPlan:
     """Marks what the method chooses. reached: the source's tensors that the text goes through."""
-    if t.action is not Action.QUANTIZE or t.format is None or not chooses(calibrated.method, t.format):
+    if t.action is not Action.QUANTIZE or t.format is None or not chooses(calibrated.chooser, t.format):
         return t
     return replace(t, chosen_by=calibrated.name) if all(s.name in reached for s in t.source.sources) else t
 
@@ -108,7 +109,9 @@ def _seconds(config: DecoderConfig, calibrated: Calibrated) -> float:
     tokens = _rows(calibrated)
     steps = steps_of_choice(calibrated)
     passes = 1 + sum(t.needs_statistics for t in steps.transforms)
-    passes += steps.solver is not None and steps.solver.follows_full
+    passes += steps.follows_full
+    if steps.learner is not None:
+        passes += LEARNING_PASSES
     core_seconds = passes * tokens * layer_flops(config) * config.layers / CORE_FLOPS
     if steps.solver is not None:
         core_seconds += tokens * _gram_flops(config) * config.layers / CORE_FLOPS
@@ -152,7 +155,7 @@ def _scratch(
     """Codes and scales of chosen weights, float32 of transformed ones, and the tokens between two blocks."""
     if not calibrated.needs_blocks:
         return 0
-    codes = sum(round(t.values * 1.2) for t in chosen) if calibrated.method is not DataMethod.NONE else 0
+    codes = sum(round(t.values * 1.2) for t in chosen) if calibrated.chooser is not DataMethod.NONE else 0
     floats = 4 * sum(t.values for t in tensors if len(t.shape) > 1) if calibrated.transforms else 0
     return codes + floats + 2 * 4 * _rows(calibrated) * config.hidden
 

@@ -18,10 +18,12 @@ from core.calibration.forward import BlockForward, Product
 from core.calibration.imatrix import ImportanceMatrix, gather
 from core.calibration.text import Samples
 from core.checkpoint.base import Checkpoint, Container
+from core.contract import ElementType
 from core.formats import EncodeOptions, Format, Method
-from core.formats.numbers import Codes, Numbers
+from core.formats.numbers import Codes, Integers, Numbers
+from core.methods.block_method import BlockMethod, BlockProblem
 from core.methods.gram import drift, gram, input_statistics, squares
-from core.methods.prepare import can_solve
+from core.methods.prepare import can_choose
 from core.methods.problem import Problem
 from core.methods.progress import BlockProgress
 from core.methods.scratch import BlockFile, Scratch
@@ -30,6 +32,7 @@ from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
 from core.methods.view import CalibratedCheckpoint, ChangedTensor, Part, SolvedWeight, untied_head
 from core.plan import Action, Plan
 from core.progress import CancelToken
+from core.runtime.decoder import POST_NORMS
 from core.runtime.weights import Slot
 from core.tensor_info import TensorInfo
 from core.threads import worker_count
@@ -78,11 +81,11 @@ class _Walk:
         self._checkpoint, self._steps, self._folder, self._token = checkpoint, steps, folder, token
         self._forward = BlockForward(checkpoint, samples.ids, token)
         self._formats = formats_of_slots(plan, self._forward.slots)
-        solver = steps.solver
+        chooser = steps.chooser
         self._numbers = {
             name: form.numbers
             for name, form in self._formats.items()
-            if solver is not None and can_solve(solver, form) and form.numbers is not None
+            if chooser is not None and can_choose(chooser, form) and form.numbers is not None
         }
 
     def run(self) -> Generator[BlockProgress, None, None]:
@@ -112,13 +115,9 @@ class _Walk:
                 transform.outer(forward.config, outer, self._token)
             self._folder.write_block(_OUTER, _changes(loaded, outer), {})
             table = outer.matrices["token_embd.weight"]
-        forward.embed(self._follows_full, table)
+        forward.embed(self._steps.follows_full, table)
         self._folder.write_state(0, self._hidden())
         return 0
-
-    @property
-    def _follows_full(self) -> bool:
-        return self._steps.solver is not None and self._steps.solver.follows_full
 
     def _hidden(self) -> dict[str, np.ndarray]:
         full = {} if self._forward.full is None else {"full": self._forward.full.numpy()}
@@ -132,15 +131,41 @@ class _Walk:
         for transform in steps.transforms:
             statistics = transform.block(forward.config, layer, weights, statistics, self._all_numbers(), self._token)
         floats = _changes(loaded, weights)
-        originals = weights.copy() if self._follows_full else None
         del loaded  # each weight goes as soon as it has been used
-        choosing = _Choosing(self._formats, self._numbers, steps, self._token)
+        if steps.learner is not None and any(name in self._numbers for name in weights.matrices):
+            solved, vectors = self._learn(layer, weights, steps.learner)
+            self._folder.write_block(f"{layer:06}", floats | vectors, solved)
+            yield BlockProgress(layer, forward.layers, next(reversed(solved), ""))
+            return
+        originals = weights.copy() if steps.follows_full else None
+        choosing = _Choosing(self._formats, self._numbers, steps, forward, self._token)
         forward.run(layer, weights, choosing, originals, forget=True)
         yield BlockProgress(layer, forward.layers, next(reversed(choosing.solved), ""))
-        self._folder.write_block(f"{layer:06}", floats, choosing.solved, choosing.squares, choosing.experts)
+        name = f"{layer:06}"
+        self._folder.write_block(name, floats, choosing.solved, choosing.squares, choosing.experts)
+
+    def _learn(
+        self, layer: int, weights: BlockWeights, learner: BlockMethod
+    ) -> tuple[dict[str, Codes], dict[str, np.ndarray]]:
+        """All codes of a block at once, and gains and biases that changed; the residual streams go on."""
+        forward = self._forward
+        assert forward.full is not None
+        numbers = {name: self._numbers[name] for name in weights.matrices if name in self._numbers}
+        run = forward.steps(layer)
+        problem = BlockProblem(layer, run, weights, numbers, {}, forward.hidden, forward.full)
+        choice = learner.solve(problem, self._token)
+        forward.hidden, forward.full = choice.hidden, choice.full
+        return choice.codes, choice.vectors
 
     def _all_numbers(self) -> dict[str, Numbers]:
-        return {name: form.numbers for name, form in self._formats.items() if form.numbers is not None}
+        """Of each quantized weight. Super-blocks have none of their own: plain groups of their bits stand for them."""
+        found = {}
+        for name, form in self._formats.items():
+            if form.numbers is not None:
+                found[name] = form.numbers
+            elif form.weighs_columns and form.contract.bits >= 2:
+                found[name] = Integers(min(8, int(form.contract.bits)), 32, False, ElementType.F16)
+        return found
 
     def _statistics(self, layer: int, weights: BlockWeights) -> Mapping[str, InputStatistics]:
         """Of the block as it is; each transform says what they are after it."""
@@ -184,13 +209,10 @@ class _Walk:
         few, none = sum(count < FEW_TOKENS for count in met), sum(not count for count in met)
         if not few:
             return ()
-        unseen = f", {format_count(none)} of them none" if none else ""
-        return (
-            (
-                f"{format_count(few)} of {format_count(len(met))} experts met fewer than {FEW_TOKENS} tokens of the text"
-                f"{unseen}: their numbers were also chosen for what other experts' tokens look like. More samples help."
-            ),
-        )
+        unseen = f" ({format_count(none)} none)" if none else ""
+        met_few = f"{format_count(few)} of {format_count(len(met))} experts met fewer than {FEW_TOKENS} tokens{unseen}"
+        how = "their numbers were also chosen for what other experts' tokens look like"
+        return (f"{met_few} of the text: {how}. More samples help.",)
 
     def importance(self) -> ImportanceMatrix:
         """What the blocks' inputs were, where that is measured."""
@@ -238,6 +260,7 @@ class _Choosing:
     formats: Mapping[str, Format]
     numbers: Mapping[str, Numbers]
     steps: Steps
+    forward: BlockForward
     token: CancelToken
     solved: dict[str, Codes] = field(default_factory=dict)
     squares: dict[str, tuple[np.ndarray, int]] = field(default_factory=dict)
@@ -265,12 +288,27 @@ class _Choosing:
             if tokens < FEW_TOKENS:
                 found = self._with_others(found, tokens, product)
         moved = None if product.full is None else drift(product.pieces(), product.full(), product.columns)
+        missing = self._missing(product, names[0]) if product.full is not None else None
         for name in names:
             self.token.check()
             numbers = self.numbers[name]
-            codes = solver.solve(Problem(name, weights.matrices[name], found, moved, tokens, numbers), self.token)
+            codes = solver.solve(
+                Problem(name, weights.matrices[name], found, moved, tokens, numbers, missing=missing), self.token
+            )
             self.solved[name] = codes
             weights.matrices[name] = numbers.values(codes)
+
+    def _missing(self, product: Product, name: str) -> np.ndarray | None:
+        """What the residual stream lacks beside the unchanged model's, for a weight that adds to it."""
+        forward = self.forward
+        if forward.full is None or not adds_to_residual(name, forward.config.architecture):
+            return None
+        total = np.zeros((forward.config.hidden, product.columns), np.float32)
+        at = 0
+        for x in product.pieces():
+            total += (forward.full[at : at + len(x)] - forward.hidden[at : at + len(x)]).numpy().T @ x
+            at += len(x)
+        return total / np.float32(max(at, 1))
 
     def _with_others(self, own: np.ndarray, tokens: int, product: Product) -> np.ndarray:
         """What an expert with few tokens may expect: its own count as they are, the rest is like everyone's."""
@@ -279,6 +317,13 @@ class _Choosing:
             self._everyone, _ = gram(product.everyone(), product.columns)
         share = np.float32(tokens / FEW_TOKENS)
         return share * own + (1 - share) * self._everyone
+
+
+def adds_to_residual(name: str, architecture: str) -> bool:
+    """Whether a product's output is added to the residual stream as it is; an expert's is weighed before."""
+    part = name.split(".")[2] if name.startswith("blk.") else ""
+    dense = name.count(".") == 3
+    return dense and part in ("attn_output", "ffn_down") and architecture not in POST_NORMS
 
 
 def _encoded(weight: np.ndarray, form: Format, importance: np.ndarray | None) -> np.ndarray:

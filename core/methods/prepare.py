@@ -16,6 +16,7 @@ from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
+    from core.methods.block_method import BlockMethod
     from core.methods.problem import Solver
     from core.methods.progress import BlockProgress
     from core.methods.steps import Steps
@@ -71,13 +72,13 @@ def chooses(method: DataMethod, form: Format) -> bool:
     """Whether a method has something to say of a format's numbers."""
     if method is DataMethod.IMPORTANCE:
         return form.weighs_columns
-    solver = _solver(method)
-    return solver is not None and can_solve(solver, form)
+    chooser = _learner(method) or _solver(method)
+    return chooser is not None and can_choose(chooser, form)
 
 
-def can_solve(solver: Solver, form: Format) -> bool:
+def can_choose(chooser: Solver | BlockMethod, form: Format) -> bool:
     """Whether a method chooses codes for a format: its numbers are of a kind that it knows, one weight at a time."""
-    return form.numbers is not None and not form.needs_amax and not solver.why_not(form.numbers)
+    return form.numbers is not None and not form.needs_amax and not chooser.why_not(form.numbers)
 
 
 def steps_of_choice(calibrated: Calibrated) -> Steps:
@@ -98,15 +99,28 @@ def steps_of_choice(calibrated: Calibrated) -> Steps:
             from core.methods.rotation import Rotation
 
             transforms.append(Rotation(calibrated.text.seed))
-    method = calibrated.method
-    return Steps(tuple(transforms), _solver(method), method is DataMethod.IMPORTANCE)
+    method = calibrated.chooser
+    importance = method is DataMethod.IMPORTANCE
+    return Steps(tuple(transforms), _solver(method, calibrated.aim), _learner(method), importance)
 
 
-def _solver(method: DataMethod) -> Solver | None:
+def _solver(method: DataMethod, aim: bool = False) -> Solver | None:
     if method is DataMethod.GPTQ:
         from core.methods.gptq import Gptq
 
-        return Gptq()
+        return Gptq(follows_full=aim)
+    if method is DataMethod.CLIPPING:
+        from core.methods.clipping import ClipSearch
+
+        return ClipSearch()
+    return None
+
+
+def _learner(method: DataMethod) -> BlockMethod | None:
+    if method is DataMethod.LEARNED:
+        from core.methods.learned import LearnedRounding
+
+        return LearnedRounding()
     return None
 
 

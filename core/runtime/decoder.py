@@ -32,7 +32,7 @@ from kernels.program import (
 )
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3")  # GGUF's names
-_GEMMA = ("gemma2", "gemma3")
+POST_NORMS = ("gemma2", "gemma3")  # that normalize before they add to the residual stream
 _HEAD_NORMS = ("qwen3", "qwen3moe", "gemma3")
 _PERIODS = {"gemma2": 2, "gemma3": 6}  # every so many layers, one sees the whole text
 GEMMA_SCALAR = 256.0  # query_pre_attn_scalar where config.json does not say
@@ -150,7 +150,7 @@ def tensor_shapes(
         needed |= {f"{at}{part}.weight": shape for part, shape in shapes.items()}
         allowed |= {f"{at}{part}.bias": shape[:1] for part, shape in shapes.items()}
         norms = ["attn_norm", "ffn_norm"]
-        norms += ["post_attention_norm", "post_ffw_norm"] if config.architecture in _GEMMA else []
+        norms += ["post_attention_norm", "post_ffw_norm"] if config.architecture in POST_NORMS else []
         needed |= {f"{at}{part}.weight": (hidden,) for part in norms}
         if config.architecture in _HEAD_NORMS:
             needed |= dict.fromkeys((at + "attn_q_norm.weight", at + "attn_k_norm.weight"), (head,))
@@ -172,7 +172,7 @@ def decoder_program(
     """
     check_decoder(config)
     build = _Builder(config, weights, outliers)
-    gemma = config.architecture in _GEMMA
+    gemma = config.architecture in POST_NORMS
     embedding = weights.matrices["token_embd.weight"]
     build.add("token_embd", Embed(embedding, build.x, math.sqrt(config.hidden) if gemma else 1.0))
     ropes = [rope_frequencies(config, capacity, local) for local in (False, True)]
@@ -231,7 +231,7 @@ class _Builder:
 
     def into_residual(self, at: str, part: str, x: int, post_norm: str) -> None:
         """x += projection, normalized first where the family does so."""
-        if self.config.architecture not in _GEMMA:
+        if self.config.architecture not in POST_NORMS:
             self.linear(at, (part,), x, (self.x,), accumulate=True)
             return
         self.linear(at, (part,), x, (self.normed,))
@@ -251,7 +251,7 @@ def _attention(build: _Builder, layer: int, slides: bool, frequencies: np.ndarra
             build.norm(f"{at}attn_{part}_norm", x, x, count)
         build.add(f"{at}rope_{part}", Rope(x, count, frequencies, rope_scale, build.weights.pairs))
     scalar = float(width)
-    if config.architecture in _GEMMA:
+    if config.architecture in POST_NORMS:
         scalar = config.attention_scalar or GEMMA_SCALAR
     window = config.window if slides else 0
     cap = config.attention_softcap or 0.0

@@ -51,7 +51,7 @@ class Odd:
 @pytest.fixture
 def solver(monkeypatch: pytest.MonkeyPatch) -> Odd:
     odd = Odd()
-    monkeypatch.setattr(prepare, "_solver", lambda method: odd if method is DataMethod.GPTQ else None)
+    monkeypatch.setattr(prepare, "_solver", lambda method, aim=False: odd if method is DataMethod.GPTQ else None)
     return odd
 
 
