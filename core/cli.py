@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from core import cli_eval, cli_generate, cli_inspect
+from core import cli_budget, cli_eval, cli_generate, cli_inspect
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 
@@ -87,7 +87,7 @@ def _run(words: list[str], token: CancelToken) -> int:
         return int(e.code or 0)
     if args.command in cli_generate.COMMANDS:
         return cli_generate.COMMANDS[args.command](args, token)
-    for part in (cli_inspect, cli_eval):
+    for part in (cli_inspect, cli_eval, cli_budget):
         if args.command in part.COMMANDS:
             return part.COMMANDS[args.command](args, token)
     from core.cli_commands import COMMANDS
@@ -192,6 +192,7 @@ def _parser() -> _Parser:
     cli_inspect.add_commands(command, _recipe_options)
     cli_generate.add_commands(command)
     cli_eval.add_commands(command)
+    cli_budget.add_commands(command)
 
     formats = command("formats", "List the targets: for which programs, effective bits, and who reads them.")
     formats.add_argument("--markdown", action="store_true", help="the table of the README instead")
