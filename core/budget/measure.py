@@ -246,8 +246,8 @@ class _Walk:
         for probe, _ in self._copies:
             if probe.unit == number:
                 form = self._survey.formats[self._survey.units[number].possible[probe.option].format]
-                own[probe] = _packed(self._enlarged(name, head, form, probe.scale))
-        usual = _packed(head)
+                own[probe] = _packed(self._enlarged(name, head, form, probe.scale), self._token)
+        usual = _packed(head, self._token)
         base, inputs = forward.hidden, []
         for _, hidden in self._copies:
             forward.hidden = hidden
@@ -277,9 +277,13 @@ class _Walk:
         return cap * np.tanh(logits / cap) if cap else logits
 
 
-def _packed(values: np.ndarray) -> matrix.Matrix:
+def _packed(values: np.ndarray, token: CancelToken) -> matrix.Matrix:
+    def read(start: int, stop: int) -> np.ndarray:
+        token.check()
+        return ops.from_float32(values[start:stop], "BF16")
+
     rows, columns = values.shape
-    return matrix.from_elements("BF16", rows, columns, lambda a, b: ops.from_float32(values[a:b], "BF16"))
+    return matrix.from_elements("BF16", rows, columns, read)
 
 
 def _energy(x: np.ndarray, weight: np.ndarray) -> float:
