@@ -99,7 +99,7 @@ def test_predictions_agree_with_transformers(tiny: Callable[[str], Path], tmp_pa
     for file in source.iterdir():
         (changed / file.name).write_bytes(file.read_bytes())
     predicted, direct = [], []
-    for unit in found.units[::2]:
+    for unit in found.units[::3]:
         name = names[unit.name]
         for option in (o for o in unit.options if o.format in ("Q4_0", "Q5_1")):
             form = find_format(option.format, "gguf")
@@ -108,7 +108,7 @@ def test_predictions_agree_with_transformers(tiny: Callable[[str], Path], tmp_pa
             other = distributions(changed, ids)
             direct.append(float((np.exp(true) * (true - other)).sum(axis=1).mean()))
             predicted.append(option.kl)
-    assert len(direct) == 24
+    assert len(direct) == 16
     assert rank_correlation(np.array(predicted), np.array(direct)) > 0.97
     assert np.median(np.abs(np.log(np.array(predicted) / np.array(direct)))) < np.log(1.25)
 
