@@ -120,7 +120,8 @@ def for_format(calibrated: Calibrated | None, form: Format) -> Calibrated | None
     if form.contract.scale is None or (method is DataMethod.NONE and not transforms):
         return None
     imatrix = calibrated.imatrix if method is DataMethod.IMPORTANCE else ""
-    return replace(calibrated, method=method, transforms=transforms, imatrix=imatrix)
+    aim = calibrated.aim and method is DataMethod.GPTQ
+    return replace(calibrated, method=method, transforms=transforms, imatrix=imatrix, aim=aim)
 
 
 def text_work(checkpoint: Checkpoint, settings: CalibrationText) -> Work:

@@ -26,6 +26,7 @@ METHODS: dict[AnyMethod, tuple[str, str]] = {  # method → name with what it do
     Method.ROUND: ("Round to nearest: the plain scale", "round to nearest"),
     Method.HALF_QUADRATIC: ("HQQ: the zero point that outliers do not move", "half-quadratic"),
     DataMethod.IMPORTANCE: ("Importance: a search that heeds what matters", "importance"),
+    DataMethod.CLIPPING: ("Clipping: the range with the smallest output error", "clipping search"),
     DataMethod.GPTQ: ("GPTQ: later columns make up for earlier errors", "GPTQ"),
     DataMethod.LEARNED: ("Learned rounding: up or down, as suits the layer", "learned rounding"),
 }
@@ -59,6 +60,9 @@ class MethodsPanel(QWidget):
         for transform, box in self.transforms.items():
             box.setToolTip(explain(TRANSFORMS[transform][1]))
             box.clicked.connect(self._on_transforms)
+        self.aim = QCheckBox("Make up for earlier layers, too: closer, twice the time")
+        self.aim.setToolTip(explain("aim"))
+        self.aim.clicked.connect(self._on_aim)
         self.alpha_kind = CalmCombo()
         self.alpha_kind.setAccessibleName("How SmoothQuant's alpha is found")
         self.alpha_kind.setToolTip(explain("alpha"))
@@ -90,6 +94,8 @@ class MethodsPanel(QWidget):
             for method, radio in self.methods.items():
                 if isinstance(method, kind):
                     self._put(card, method, radio)
+                if method is DataMethod.GPTQ and kind is DataMethod:
+                    card.add(self._indented(self.aim))
         return card
 
     def _transform_card(self) -> Card:
@@ -106,14 +112,19 @@ class MethodsPanel(QWidget):
         return card
 
     def _make_alpha_row(self) -> QWidget:
-        row = self._alpha_row = QWidget()
-        choice = QHBoxLayout(row)
-        choice.setContentsMargins(SPACE_6, 0, 0, 0)
-        choice.setSpacing(SPACE_2)
         name = label("Alpha", "muted")
         name.setToolTip(explain("alpha"))
         name.setBuddy(self.alpha_kind)
-        for part in (name, self.alpha_kind, self.alpha):
+        self._alpha_row = self._indented(name, self.alpha_kind, self.alpha)
+        return self._alpha_row
+
+    def _indented(self, *parts: QWidget) -> QWidget:
+        """What belongs to the choice above it."""
+        row = QWidget()
+        choice = QHBoxLayout(row)
+        choice.setContentsMargins(SPACE_6, 0, 0, 0)
+        choice.setSpacing(SPACE_2)
+        for part in parts:
             choice.addWidget(part)
         choice.addStretch(1)
         return row
@@ -135,6 +146,8 @@ class MethodsPanel(QWidget):
             self._last = calibrated
         data = calibrated.method if calibrated is not None else DataMethod.NONE
         self.methods[recipe.method if data is DataMethod.NONE else data].setChecked(True)
+        self.aim.setVisible(data is DataMethod.GPTQ)
+        self.aim.setChecked(calibrated is not None and calibrated.aim)
         chosen = calibrated.transforms if calibrated is not None else ()
         for transform, box in self.transforms.items():
             box.setChecked(transform in chosen)
@@ -190,10 +203,15 @@ class MethodsPanel(QWidget):
         transforms = now.transforms if now is not None else ()
         if isinstance(method, DataMethod):
             imatrix = self._last.imatrix if method is DataMethod.IMPORTANCE and not transforms else ""
-            self._take_calibrated(replace(self._last, method=method, transforms=transforms, imatrix=imatrix))
+            aim = self._last.aim and method is DataMethod.GPTQ
+            self._take_calibrated(replace(self._last, method=method, transforms=transforms, imatrix=imatrix, aim=aim))
         elif transforms and now is not None:
             self._take(
-                replace(self._recipe, method=method, calibrated=replace(now, method=DataMethod.NONE, imatrix=""))
+                replace(
+                    self._recipe,
+                    method=method,
+                    calibrated=replace(now, method=DataMethod.NONE, imatrix="", aim=False),
+                )
             )
         else:
             self._take(replace(self._recipe, method=method, calibrated=None))
@@ -207,7 +225,12 @@ class MethodsPanel(QWidget):
         else:
             # An importance that was measured before says nothing of transformed weights.
             imatrix = "" if chosen or method is not DataMethod.IMPORTANCE else self._last.imatrix
-            self._take_calibrated(replace(self._last, method=method, transforms=chosen, imatrix=imatrix))
+            aim = self._last.aim and method is DataMethod.GPTQ
+            self._take_calibrated(replace(self._last, method=method, transforms=chosen, imatrix=imatrix, aim=aim))
+
+    def _on_aim(self, on: bool) -> None:
+        if self._recipe.calibrated is not None:
+            self._take_calibrated(replace(self._recipe.calibrated, aim=on))
 
     def _on_alpha(self, *_: object) -> None:
         if self._recipe.calibrated is not None:
