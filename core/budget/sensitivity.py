@@ -30,6 +30,9 @@ from core.threads import worker_count
 if TYPE_CHECKING:
     from core.budget.measure import Measured
 
+# Float operations a second of one core, products and logits of copies together: SmolLM2-135M on two shared cores.
+COPY_FLOPS = 5e10
+
 _T = TypeVar("_T")
 
 
@@ -60,7 +63,7 @@ def cost(checkpoint: Checkpoint, wish: Wish) -> Cost:
     run = sum(layer_flops(config) * (config.layers - (u.layer or 0)) + head for u in found.units)
     rates = {name: RATES.get(name, DEFAULT_RATE) * 1e6 for name in found.formats}
     encode = sum(u.values / rates[p.format] for u in found.units for p in u.possible if p.changes)
-    seconds = tokens * run / CORE_FLOPS + encode
+    seconds = tokens * run / COPY_FLOPS + encode
     if wish.calibrated is not None and not wish.calibrated.imatrix:
         seconds += wish.calibrated.text.tokens * layer_flops(config) * config.layers / CORE_FLOPS
     copies = 2 * 4 * len(found.units) * tokens * config.hidden
