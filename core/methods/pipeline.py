@@ -152,7 +152,10 @@ class _Walk:
         assert forward.full is not None
         numbers = {name: self._numbers[name] for name in weights.matrices if name in self._numbers}
         run = forward.steps(layer)
-        problem = BlockProblem(layer, run, weights, numbers, {}, forward.hidden, forward.full)
+        seen = _Squares()
+        forward.run(layer, weights.copy(), seen, advance=False)
+        start = {n: _searched(weights.matrices[n], numbers[n], seen.means.get(n)) for n in numbers}
+        problem = BlockProblem(layer, run, weights, numbers, start, forward.hidden, forward.full)
         choice = learner.solve(problem, self._token)
         forward.hidden, forward.full = choice.hidden, choice.full
         return choice.codes, choice.vectors
@@ -317,6 +320,24 @@ class _Choosing:
             self._everyone, _ = gram(product.everyone(), product.columns)
         share = np.float32(tokens / FEW_TOKENS)
         return share * own + (1 - share) * self._everyone
+
+
+@dataclass
+class _Squares:
+    """Mean squares of each input of a block that is not changed."""
+
+    means: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def product(self, product: Product, weights: BlockWeights) -> None:
+        total, rows = squares(product.pieces(), product.columns)
+        if rows:
+            self.means |= dict.fromkeys(product.names, total / np.float32(rows))
+
+
+def _searched(weight: np.ndarray, numbers: Numbers, importance: np.ndarray | None) -> Codes:
+    """What a search chooses that heeds importance: where learning starts."""
+    options = EncodeOptions(method=Method.SEARCH, importance=importance, threads=worker_count())
+    return numbers.quantize(weight, options)
 
 
 def adds_to_residual(name: str, architecture: str) -> bool:

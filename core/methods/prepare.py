@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from core.calibration.settings import CalibrationText
 from core.checkpoint.base import Checkpoint
 from core.formats import Format
 from core.methods.choice import Calibrated, DataMethod, Transform
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from core.methods.steps import Steps
     from core.methods.transform import BlockTransform
     from core.methods.view import CalibratedCheckpoint
+
+LEARNED_TOKENS = 16_384  # that rounding is learned on, as in docs/quality.md; time grows with them
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def steps_of_choice(calibrated: Calibrated) -> Steps:
             transforms.append(Rotation(calibrated.text.seed))
     method = calibrated.chooser
     importance = method is DataMethod.IMPORTANCE
-    return Steps(tuple(transforms), _solver(method, calibrated.aim), _learner(method), importance)
+    return Steps(tuple(transforms), _solver(method, calibrated.aim), _learner(method, calibrated.text), importance)
 
 
 def _solver(method: DataMethod, aim: bool = False) -> Solver | None:
@@ -116,11 +119,13 @@ def _solver(method: DataMethod, aim: bool = False) -> Solver | None:
     return None
 
 
-def _learner(method: DataMethod) -> BlockMethod | None:
+def _learner(method: DataMethod, text: CalibrationText | None = None) -> BlockMethod | None:
     if method is DataMethod.LEARNED:
-        from core.methods.learned import LearnedRounding
+        from core.methods.learned import LearnedRounding, LearnedSettings
 
-        return LearnedRounding()
+        if text is None:
+            return LearnedRounding()
+        return LearnedRounding(LearnedSettings(epochs=min(1.0, LEARNED_TOKENS / text.tokens), seed=text.seed))
     return None
 
 

@@ -18,7 +18,6 @@ from core.errors import Cancelled
 from core.formats.base import EncodeOptions, Method
 from core.formats.numbers import Codes, Integers, Numbers
 from core.methods.block_method import BlockChoice, BlockProblem
-from core.methods.end_to_end import learn_end_to_end, needed_bytes
 from core.methods.learned import LearnedMatrix, LearnedRounding, LearnedSettings
 from core.methods.transform import BlockWeights
 from core.progress import CancelToken
@@ -223,41 +222,3 @@ class _Other(Numbers):
 
     def values(self, codes: Codes) -> np.ndarray:
         raise NotImplementedError
-
-
-@pytest.mark.parametrize("name", ["smollm", "gemma2", "qwen3moe"])
-def test_a_model_is_learned_as_a_whole(name: str, tiny: Callable[[str], Path]) -> None:
-    """Every update sees all samples, so that the losses are of the same tokens."""
-    settings = LearnedSettings(tokens=LENGTH * SAMPLES, epochs=6)
-    results = []
-    for _ in range(2):
-        forward = forward_of(tiny(name))
-        numbers, start = {}, {}
-        for layer in range(forward.layers):
-            problem = problem_of(forward, layer=layer)
-            numbers |= problem.numbers
-            for n, kind in problem.numbers.items():
-                start[n] = kind.quantize(problem.weights.matrices[n], EncodeOptions(method=Method.SEARCH))
-        began = {} if not results else {"output_norm.weight": forward.last_norm().gain}
-        outer = forward.load_outer()
-        work = learn_end_to_end(forward, forward.load, outer, numbers, start, began, settings, CancelToken())
-        while True:
-            try:
-                step, total = next(work)
-                assert 0 <= step < total == 6
-            except StopIteration as stop:
-                results.append(stop.value)
-                break
-    first, second = results
-    assert first.losses == second.losses
-    assert first.losses[-1] < 0.9 * first.losses[0]
-    assert "output_norm.weight" in first.vectors
-    for n, codes in first.codes.items():
-        np.testing.assert_array_equal(codes.codes, second.codes[n].codes)
-        assert codes.codes.max() < 8
-
-
-def test_the_whole_model_s_memory_is_told() -> None:
-    """135 M weights take 2.5 GB, 70 B more than a large computer has."""
-    assert needed_bytes(106_168_320, 49_152, 576, 30, 512) < 3 << 30
-    assert needed_bytes(68_000_000_000, 128_256, 8192, 80, 512) > 900 << 30
