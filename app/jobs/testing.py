@@ -5,14 +5,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from core.progress import CancelToken
 from core.runtime.results import StoredResult
 from core.runtime.sweep import Sweep, SweepPoint
+
+if TYPE_CHECKING:
+    from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep
+    from core.verdict.evaluation import Evaluation
 
 SIDES = ("Source", "Quantized")  # the two columns, in this order everywhere
 
@@ -190,7 +194,10 @@ class Backend(Protocol):
     def why_slower(self, source: Measured, quantized: Measured) -> str:
         """Why the quantized file takes longer for a token, in one sentence; '' when it does not."""
 
-    def store(self, entry: AnswerEntry | SweepEntry) -> None:
+    def evaluate(self, order: QualityOrder, token: CancelToken) -> Generator[QualityStep, None, Evaluation]:
+        """Returns an Evaluation. Raises UserError, such as for two files that do not know the same tokens."""
+
+    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry) -> None:
         """Keep a result for the history."""
 
     def history(self) -> Sequence[StoredResult]:

@@ -24,6 +24,7 @@ from app.jobs.testing import (
     Setup,
     SweepOrder,
 )
+from app.jobs.testing_quality import QualityOrder, QualityStep, quality_work
 from app.jobs.testing_work import (
     Asking,
     Failed,
@@ -77,7 +78,8 @@ class Slot:
 class Bench(QObject):
     """Follows the session. slot_changed(side): file, state or progress. asked(): the old answers are gone.
     pieces_added(side, pieces), answered(side): the answer grows, is whole. ended(state): the job is over.
-    busy_changed(): `busy` is 'loading', 'generating', 'sweeping' or ''. swept(sweep): points so far, or all.
+    busy_changed(): `busy` is 'loading', 'generating', 'sweeping', 'judging' or ''. swept(sweep): points so far, or all.
+    quality_asked(order), quality_step(step), judged(evaluation), judge_failed(error): of a measurement of quality.
     """
 
     slot_changed = Signal(int)
@@ -88,6 +90,10 @@ class Bench(QObject):
     busy_changed = Signal()
     swept = Signal(object)
     sweep_failed = Signal(object)
+    quality_asked = Signal(object)
+    quality_step = Signal(object)
+    judged = Signal(object)
+    judge_failed = Signal(object)
     history_changed = Signal(object)
 
     def __init__(self, backend: Backend, jobs: JobRunner, queue: ConversionQueue, parent: QObject) -> None:
@@ -215,15 +221,41 @@ class Bench(QObject):
         self.sweep = None
         names = SIDE_NAMES if order.shape.decode else (SIDE_NAMES[0], order.shape.format)
         self.partial = Sweep(order.shape.label, names, ())
-        stale = []
-        if order.shape.decode:  # it loads both files for many sequences; they need not be in memory twice
-            for slot in self.slots:
-                if slot.model is not None:
-                    stale.append(slot.model)
-                    slot.model, slot.setup, slot.state = None, None, SlotState.CHOSEN
-                    self.slot_changed.emit(slot.side)
+        # A decode step loads both files for many sequences.
+        stale = self._taken() if order.shape.decode else []
         self.swept.emit(self.partial)
         self._start("sweeping", f"Sweep {order.shape.label}", sweep_work(self.backend, order, stale))
+
+    def judge(self, order: QualityOrder) -> None:
+        """Measure the quantized file against the source."""
+        if self.busy:
+            return
+        work = quality_work(self.backend, order, self._taken())
+        self.quality_asked.emit(order)
+        self._start("judging", f"Judge {order.paths[1].name}", work)
+
+    def _taken(self) -> list[Any]:
+        """The loaded models, for a job that loads the files in its own way: they need not be in memory twice."""
+        found = []
+        for slot in self.slots:
+            if slot.model is not None:
+                found.append(slot.model)
+                slot.model, slot.setup, slot.state = None, None, SlotState.CHOSEN
+                self.slot_changed.emit(slot.side)
+        return found
+
+    def made_by(self, path: Path) -> tuple[str, str]:
+        """Method and calibration of a file that was converted in this session, in words; '' where that is not known."""
+        done = (e for e in reversed(self._queue.entries) if e.state is JobState.DONE and e.order.output == path)
+        entry = next(done, None)
+        if entry is None:
+            return "", ""
+        recipe = entry.order.recipe
+        calibrated = recipe.calibrated
+        if calibrated is None:
+            return f"{recipe.target}, {recipe.method.value}", "none"
+        text = calibrated.text
+        return f"{recipe.target}, {calibrated.name}", f"{text.samples} × {text.length} tokens"
 
     def cancel(self) -> None:
         """Stop the running job; what has come so far stays."""
@@ -272,6 +304,8 @@ class Bench(QObject):
                     self.answered.emit(side)
                 case Failed(side=side):
                     self._fail(self.slots[side], value.error)
+                case QualityStep():
+                    self.quality_step.emit(value)
                 case Point():
                     self.partial = replace(self.partial, points=(*self.partial.points, value.result))
         self._flush(fresh)
@@ -295,11 +329,16 @@ class Bench(QObject):
         elif self.busy == "sweeping":
             self.sweep = result
             self.swept.emit(result)
+        elif self.busy == "judging":
+            self.judged.emit(result)
         self._end(JobState.DONE)
 
     def _on_error(self, error: BaseException) -> None:
         if self.busy == "sweeping":
             self.sweep_failed.emit(error)
+        elif self.busy == "judging":
+            self.judge_failed.emit(error)
+            _forget_frames(error)
         else:
             self._fail(next((s for s in self.ready if s.state is SlotState.LOADING), self.slots[0]), error)
         self._end(JobState.FAILED)
@@ -317,7 +356,7 @@ class Bench(QObject):
             self.slot_changed.emit(slot.side)
         self.busy_changed.emit()
         self.ended.emit(state)
-        if was in ("generating", "sweeping") and state is JobState.DONE:
+        if was in ("generating", "sweeping", "judging") and state is JobState.DONE:
             self.refresh_history()
 
 

@@ -21,6 +21,7 @@ from app.jobs.testing import (
     SweepEntry,
     SweepOrder,
 )
+from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep, evaluation_steps, quality_result
 from core import units
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
@@ -31,6 +32,7 @@ from core.runtime.sweep import BATCHES, Sweep, SweepPoint, sweep_data
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
     from core.runtime.load import LoadedModel
+    from core.verdict.evaluation import Evaluation
 
 SQUARE_FORMAT = "Q4_K"  # of the layer that is measured while no quantized file says another
 CACHE_SHARE = 4  # a decode sweep's caches take at most this part of the free memory each
@@ -114,10 +116,20 @@ class CoreBackend:
         sweep = yield from (_decode_sweep(order, token) if order.shape.decode else _layer_sweep(order, token))
         return sweep
 
+    def evaluate(self, order: QualityOrder, token: CancelToken) -> Generator[QualityStep, None, Evaluation]:
+        """Returns an Evaluation."""
+        return (yield from evaluation_steps(order, token))
+
     # ---- history ---------------------------------------------------------------------------------------------------
 
-    def store(self, entry: AnswerEntry | SweepEntry) -> None:
-        self._store.add(_answer_result(entry) if isinstance(entry, AnswerEntry) else _sweep_result(entry))
+    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry) -> None:
+        match entry:
+            case AnswerEntry():
+                self._store.add(_answer_result(entry))
+            case SweepEntry():
+                self._store.add(_sweep_result(entry))
+            case QualityEntry():
+                self._store.add(quality_result(entry))
 
     def history(self) -> Sequence[StoredResult]:
         return self._store.all()

@@ -14,12 +14,13 @@ from app.theme import SPACE_1, SPACE_2, SPACE_3
 
 @dataclass(frozen=True)
 class Part:
-    """title: of its tab. row, column: its place in the grid."""
+    """title: of its tab. row, column: its place in the grid. rows: how many it takes there."""
 
     title: str
     widget: QWidget
     row: int
     column: int
+    rows: int = 1
 
 
 class FoldingGrid(QWidget):
@@ -55,6 +56,13 @@ class FoldingGrid(QWidget):
         self._height = height
         self._fold(self.height() < height)
 
+    def set_beside(self, on: bool) -> None:
+        """Whether the first part, folded, keeps its place beside the tabs."""
+        if on != self._beside:
+            self._beside = on
+            folded, self.folded = self.folded, None
+            self._fold(bool(folded))
+
     def minimumSizeHint(self) -> QSize:
         return QSize(320, 160)  # never asks for more: it folds
 
@@ -74,11 +82,11 @@ class FoldingGrid(QWidget):
                 self.tabs.addTab(holder, part.title)
                 continue
             holder.setParent(self)
-            self._grid.addWidget(holder, 0 if on else part.row, part.column, len(self._parts) if on else 1, 1)
+            self._grid.addWidget(holder, 0 if on else part.row, part.column, len(self._parts) if on else part.rows, 1)
             holder.show()
         self._grid.removeWidget(self.tabs)
         if on:
-            self._grid.addWidget(self.tabs, 0, 1 if self._beside else 0, len(self._parts), 1)
+            self._grid.addWidget(self.tabs, 0, 1 if self._beside else 0, len(self._parts), -1)
         self.tabs.setVisible(on)
 
 
@@ -94,6 +102,13 @@ class _Holder(QWidget):
 
     def hasHeightForWidth(self) -> bool:
         return False
+
+    def set_beside(self, on: bool) -> None:
+        """Whether the first part, folded, keeps its place beside the tabs."""
+        if on != self._beside:
+            self._beside = on
+            folded, self.folded = self.folded, None
+            self._fold(bool(folded))
 
     def minimumSizeHint(self) -> QSize:
         return QSize(0, 0)

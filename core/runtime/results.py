@@ -49,7 +49,7 @@ class Number:
 
 @dataclass(frozen=True)
 class StoredResult:
-    """kind: 'generate', 'bench' or 'sweep'. when: ISO 8601, UTC. contract: what was computed with what.
+    """kind: 'generate', 'bench', 'sweep' or 'eval'. when: ISO 8601, UTC. contract: what was computed with what.
 
     details: the whole result, as `--json` prints it.
     """

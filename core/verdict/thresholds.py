@@ -112,6 +112,12 @@ class Line:
     passed: bool
     reason: str
 
+    @property
+    def near(self) -> bool:
+        """Within two standard errors of the limit."""
+        found = self.figure
+        return bool(found is not None and found.error and abs(found.value - self.limit) < NEAR * found.error)
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "key": self.key,
@@ -205,6 +211,11 @@ _LIMITS: dict[str, _Limit] = {
         _SPEED,
     ),
 }
+
+
+def in_words(key: str, value: float) -> str:
+    """A figure of the limit with this key, or the limit itself, in its unit."""
+    return _LIMITS[key].show(value)
 
 
 def judge(evaluation: Evaluation, thresholds: Thresholds) -> Verdict:

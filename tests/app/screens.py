@@ -276,7 +276,7 @@ def _test_pages(c: Camera) -> Iterator[str]:
     page.sweep.quantity.setCurrentIndex(1)
     page.sweep.quantity.activated.emit(1)
     yield "test-traffic"
-    page.tabs.setCurrentIndex(4)
+    page.tabs.setCurrentIndex(5)
     c.wait(lambda: page.history.table.model.rowCount() == 2)
     page.history.table.view.selectAll()
     yield "test-history"

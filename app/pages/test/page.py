@@ -22,6 +22,7 @@ from app.pages.test.answers import AnswersPanel
 from app.pages.test.column import FileColumn
 from app.pages.test.controls import AdvancedCard, PromptRow, question
 from app.pages.test.history import HistoryPanel
+from app.pages.test.quality import QualityPanel
 from app.pages.test.sweep import SweepPanel
 from app.services import Services
 from app.session import Session
@@ -30,12 +31,13 @@ from app.widgets.basics import EmptyState, PrimaryButton, button, label, set_ava
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 
-TABS = ("Text", "Numbers", "Kernels", "Sweep", "History")
+TABS = ("Text", "Numbers", "Kernels", "Sweep", "Quality", "History")
 TAB_HINTS = (
     "Both files' answers to one prompt, beside each other",
     "Times, memory and traffic of both answers",
     "Which code has run each operation, and why",
     "How times change when 1 to 128 texts are answered at once",
+    "How much the quantized file differs from the source on a text, and whether that is within limits",
     "Earlier measurements on this computer, and two of them beside each other",
 )
 SHAPES_KEY = "test-shapes"
@@ -47,7 +49,7 @@ KERNEL_WIDTHS = (
     "the best this processor has",
     "Quantized",
 )
-STATES = {"loading": "Loading…", "generating": "Generating…", "sweeping": "Measuring…", "": ""}
+STATES = {"loading": "Loading…", "generating": "Generating…", "sweeping": "Measuring…", "judging": "Measuring…", "": ""}
 
 
 class TestPage(Page):
@@ -82,22 +84,32 @@ class TestPage(Page):
 
     @classmethod
     def pieces(cls) -> Mapping[str, Callable[[], QWidget]]:
-        return {"numbers": _numbers_table, "kernels": _kernel_table, "history": HistoryPanel}
+        return {"numbers": _numbers_table, "kernels": _kernel_table, "history": HistoryPanel, "quality": QualityPanel}
 
     def primary(self) -> QAbstractButton | None:
         if self._stack.currentWidget() is self._empty:
             return self.empty_button
-        button = self.sweep_button if self.tabs.currentWidget() is self.sweep else self.generate
+        shown = self.tabs.currentWidget()
+        button = {self.sweep: self.sweep_button, self.quality: self.judge_button}.get(shown, self.generate)
         return button if button.isVisibleTo(self) else None
 
     def parts(self) -> tuple[QWidget, ...]:
-        views = (self.tabs.tabBar(), self.prompt, self.advanced, self.answers, self.sweep, self.history)
+        views = (
+            self.tabs.tabBar(),
+            self.prompt,
+            self.advanced,
+            self.answers,
+            self.sweep,
+            self.history,
+            *self.quality.parts(),
+        )
         return self._empty, self._head, *self.columns, *views, self.numbers, self.kernels, self.slower, self.energy
 
     def shown(self) -> None:
         self.bench.follow(self.services.session.current)
         self.bench.refresh_history()
         self._look_for_shapes()
+        self.quality.look_at_files()
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
@@ -109,6 +121,9 @@ class TestPage(Page):
         )
         self.sweep_button = PrimaryButton(
             "Run sweep", self._run_sweep, icon="play", hint="Measure over batches of 1 to 128 (Ctrl+Enter)"
+        )
+        self.judge_button = PrimaryButton(
+            "Measure quality", self._judge, icon="play", hint="Let both files read the text, and judge (Ctrl+Enter)"
         )
         self.cancel = button("Cancel", bench.cancel, icon="x", hint="Stop; what has come so far stays in view")
         self.more = button("Advanced", self._toggle_advanced, icon="sliders-horizontal")
@@ -125,6 +140,8 @@ class TestPage(Page):
         self.energy = label("", "muted", wrap=True)
         self.kernels = self.piece("kernels")
         self.sweep = SweepPanel(bench)
+        self.quality = self.piece("quality")
+        self.quality.attach(bench, self.services)
         self.history = self.piece("history")
         self.error = InlineError()
 
@@ -147,6 +164,7 @@ class TestPage(Page):
         head.addWidget(self.cancel)
         head.addWidget(self.generate)
         head.addWidget(self.sweep_button)
+        head.addWidget(self.judge_button)
         files = QHBoxLayout()
         files.setSpacing(SPACE_4)
         for column in self.columns:
@@ -156,7 +174,7 @@ class TestPage(Page):
         self.tabs.tabBar().setAccessibleName("Views of the test")
         self.tabs.setDocumentMode(True)  # no frame, whether or not the style sheet has come
         self.tabs.tabBar().setDrawBase(False)
-        parts = (self._text_tab(), self._numbers_tab(), self._kernels_tab(), self.sweep, self.history)
+        parts = (self._text_tab(), self._numbers_tab(), self._kernels_tab(), self.sweep, self.quality, self.history)
         for title, part in zip(TABS, parts, strict=True):
             self.tabs.addTab(part, title)
         for number, hint in enumerate(TAB_HINTS):
@@ -199,10 +217,12 @@ class TestPage(Page):
         bench.asked.connect(self._on_asked)
         bench.answered.connect(lambda _side: self._show_numbers())
         bench.ended.connect(self._on_ended)
+        self.quality.estimated.connect(self._refresh)
         bench.history_changed.connect(self.history.show_stored)
         self.history.remove_asked.connect(bench.refresh_history)
         self.tabs.currentChanged.connect(lambda _number: self._refresh())
         self.tabs.currentChanged.connect(lambda _number: self._look_for_shapes())
+        self.tabs.currentChanged.connect(lambda _number: self.quality.look_at_files())
         self.prompt.prompt.textChanged.connect(self._refresh)
         self.services.session.changed.connect(self._on_session)
         queue.changed.connect(self._on_conversion)
@@ -238,6 +258,11 @@ class TestPage(Page):
         order = self.sweep.order()
         if order is not None:
             self.bench.run_sweep(order)
+
+    def _judge(self) -> None:
+        order = self.quality.order()
+        if order is not None:
+            self.bench.judge(order)
 
     def _take_setup(self) -> None:
         self.bench.arithmetic = self.advanced.arithmetic
@@ -302,17 +327,21 @@ class TestPage(Page):
         """Which view is shown, and what can be pressed."""
         bench = self.bench
         self._stack.setCurrentWidget(self._loaded if bench.ready else self._empty)
-        sweeping = self.tabs.currentWidget() is self.sweep
-        self.generate.setVisible(not sweeping)
+        shown = self.tabs.currentWidget()
+        sweeping, judging = shown is self.sweep, shown is self.quality
+        self.generate.setVisible(not sweeping and not judging)
         self.sweep_button.setVisible(sweeping)
+        self.judge_button.setVisible(judging)
         self.more.setVisible(self.tabs.currentIndex() == 0)
         self.cancel.setVisible(bool(bench.busy))
         set_available(self.cancel, "It stops as soon as the present piece of work is done." if bench.stopping else "")
         busy = "Stopping…" if bench.stopping else STATES[bench.busy]
         empty = "" if self.prompt.prompt.toPlainText() or bench.busy else "The prompt is empty."
-        self.reason.setText(busy or ("" if sweeping else empty))
+        problem = self.quality.problem or self.quality.expected if judging else "" if sweeping else empty
+        self.reason.setText(busy or problem)
         set_available(self.generate, busy)
         set_available(self.sweep_button, busy)
+        set_available(self.judge_button, busy or self.quality.problem)
         for column in self.columns:
             column.refresh(bench)
 
