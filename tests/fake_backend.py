@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from verdict_example import LAYERS, NEEDLE, TEXTS, example
 
 from app.jobs.testing import (
     AnswerEntry,
@@ -19,10 +22,12 @@ from app.jobs.testing import (
     SweepEntry,
     SweepOrder,
 )
+from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep, quality_result
 from core.errors import UserError
 from core.progress import CancelToken
 from core.runtime.results import Number, StoredResult
 from core.runtime.sweep import BATCHES, Sweep, SweepPoint
+from core.verdict.evaluation import Evaluation
 
 WORDS = (" Paris", ".", " It", " is", " also", " the", " largest", " city", " of", " the", " country", ",", " and")
 OTHER = {5: " a", 6: " large", 9: " this"}
@@ -95,10 +100,23 @@ class FakeBackend:
         traffic = (("16 bits", 33.5e6), ("quantized, fused", 9.4e6), ("quantized, copied to 16 bits first", 76.4e6))
         return Sweep(order.shape.label, ("BF16", "Q4_K"), tuple(points), traffic, 20e9, 400e9)
 
+    def evaluate(self, order: QualityOrder, token: CancelToken) -> Generator[QualityStep, None, Evaluation]:
+        found = replace(example(), layers=LAYERS, needle=NEEDLE, texts=TEXTS)
+        for number in range(10):
+            token.check()
+            time.sleep(self.pause)
+            yield QualityStep("measuring the artifact", number / 10, found.quality if number > 2 else None)
+        if 1 in self.broken:
+            raise UserError(
+                "The two models cut the text into different tokens, so their predictions can not be compared.",
+                "Compare an artifact with the source that it was made from.",
+            )
+        return found
+
     def why_slower(self, source: Measured, quantized: Measured) -> str:
         return "A token takes 1.51 times as long as with the source, because it does." if self.slow else ""
 
-    def store(self, entry: AnswerEntry | SweepEntry) -> None:
+    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry) -> None:
         number = len(self.records)
         if isinstance(entry, AnswerEntry):
             m = next(m for m in entry.measured if m is not None)
@@ -107,6 +125,9 @@ class FakeBackend:
                 Number("Generation", "tokens/s", m.decode_rate),
                 Number("Time to first token", "s", m.first_token),
             )
+        elif isinstance(entry, QualityEntry):
+            kept = quality_result(entry)
+            title, kind, numbers = kept.title, kept.kind, kept.numbers
         else:
             title, kind, numbers = f"Sweep {entry.sweep.title}", "sweep", entry.sweep.numbers
         record = StoredResult(

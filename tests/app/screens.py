@@ -276,8 +276,9 @@ def _test_pages(c: Camera) -> Iterator[str]:
     page.sweep.quantity.setCurrentIndex(1)
     page.sweep.quantity.activated.emit(1)
     yield "test-traffic"
+    yield from _quality_pages(c)
     page.tabs.setCurrentIndex(5)
-    c.wait(lambda: page.history.table.model.rowCount() == 2)
+    c.wait(lambda: page.history.table.model.rowCount() == 3)
     page.history.table.view.selectAll()
     yield "test-history"
     engine.broken, engine.slow = {1}, True
@@ -290,6 +291,37 @@ def _test_pages(c: Camera) -> Iterator[str]:
     page.generate.click()
     c.wait(lambda: not bench.busy)
     yield "test-slower"
+
+
+def _quality_pages(c: Camera) -> Iterator[str]:
+    page = c.window.page("test")
+    bench, quality = page.bench, page.quality
+    page.tabs.setCurrentIndex(4)
+    c.rest(0.1)
+    yield "test-quality-empty"
+    quality.setup.more.click()
+    yield "test-quality-options"
+    quality.setup.more.click()
+    bench.backend.pause = 0.2
+    page.judge_button.click()
+    c.wait(lambda: quality.bar.value() > 400)
+    yield "test-quality-running"
+    bench.backend.pause = 0.0
+    c.wait(lambda: not bench.busy and quality.result.settled)
+    yield "test-quality-passed"
+    tabs = quality.result.grid.tabs
+    for number in range(1, tabs.count()):
+        tabs.setCurrentIndex(number)
+        yield f"test-quality-{number}"
+    tabs.setCurrentIndex(0)
+    quality.setup.preset.setCurrentIndex(0)
+    quality.setup.preset.activated.emit(0)
+    yield "test-quality-failed"
+    bench.backend.broken = {1}
+    page.judge_button.click()
+    c.wait(lambda: not bench.busy)
+    yield "test-quality-error"
+    bench.backend.broken = set()
 
 
 def _inspect_pages(c: Camera) -> Iterator[str]:

@@ -249,9 +249,10 @@ def test_reports_are_saved_and_copied(page: TestPage, qtbot, tmp_path: Path, mon
         monkeypatch.setattr(QFileDialog, "getSaveFileName", lambda *_a, target=target, **_k: (str(target), ""))
         quality._ask_save(suffix)
         qtbot.waitUntil(target.exists, timeout=LONG)
-    qtbot.waitUntil(lambda: "saved as" in quality.result.basis.text(), timeout=LONG)
+    qtbot.waitUntil(lambda: quality.result.saved.text().endswith("report.json"), timeout=LONG)
     assert json.loads((tmp_path / "report.json").read_text())["verdict"]["passed"] is True
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert quality.result.saved.isVisible()
     click(qtbot, quality.result.copy)
     copied = QGuiApplication.clipboard().text()
     assert copied.strip() == (tmp_path / "report.md").read_text().strip()

@@ -274,7 +274,8 @@ class QualityPanel(QWidget):
         )
 
     def _saved(self, path: Path) -> None:
-        self.result.basis.setText(f"Report saved as {path}.")
+        self.result.saved.setText(f"Report saved as {path}")
+        self.result.saved.show()
 
     def _not_saved(self, error: BaseException) -> None:
         if isinstance(error, UserError):

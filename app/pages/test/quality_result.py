@@ -121,6 +121,8 @@ class QualityResult(QWidget):
         self.sentence = label("", wrap=True, selectable=True)
         self.sentence.setAccessibleName("Why")
         self.basis = ElidedLabel(role="muted")
+        self.saved = ElidedLabel(role="muted")
+        self.saved.hide()
         self.notes = label("", "warning", wrap=True)
         self.notes.hide()
         self.save = button("Save report…", icon="save", hint="Everything in one file, for the team to keep")
@@ -178,6 +180,7 @@ class QualityResult(QWidget):
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_2)
         layout.addLayout(top)
+        layout.addWidget(self.saved)
         layout.addWidget(self.notes)
         layout.addWidget(self.basis)
         layout.addWidget(self.grid, 1)
@@ -223,6 +226,7 @@ class QualityResult(QWidget):
 
     def show_verdict(self, verdict: Verdict, notes: Sequence[str] = ()) -> None:
         """Headline and limits. notes: what a reader has to know, such as that the limits are others than before."""
+        self.saved.hide()
         state, word, sentence = headline(verdict)
         name, role = STATES[state]
         self.mark.set(name, role)

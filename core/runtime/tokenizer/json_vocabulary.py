@@ -17,6 +17,7 @@ from core.models.tokenizer import TokenType
 from core.runtime.tokenizer.vocabulary import Pieces, Vocabulary, byte_of
 
 _AGAIN = "Download tokenizer.json again from the model's page."
+LONG = 4096  # letters: some milliseconds of work
 
 
 @contextmanager
@@ -56,7 +57,10 @@ class JsonVocabulary(Vocabulary):
     def encode(self, text: str, parse_special: bool) -> list[int]:
         with self._lock, _library("The tokenizer can not split this text", _AGAIN):
             self._tokenizer.encode_special_tokens = not parse_special
-            return self._tokenizer.encode(text, add_special_tokens=False).ids
+            if len(text) < LONG:
+                return self._tokenizer.encode(text, add_special_tokens=False).ids
+            # The library lets other threads of Python go on only here; a window would stand still for a long text.
+            return self._tokenizer.encode_batch([text], add_special_tokens=False)[0].ids
 
     def around(self) -> tuple[list[int], list[int]]:
         """What the post-processor puts before and after a text."""

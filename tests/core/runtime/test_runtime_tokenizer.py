@@ -101,6 +101,15 @@ def as_gguf(tokenizer: Tokenizer, splitter: str, **more: Any) -> dict[str, Any]:
     }
 
 
+def test_a_long_text_has_the_tokens_of_its_lines() -> None:
+    """It goes another way through the library, which lets other threads go on."""
+    expected = trained(split_expressions("gpt-2"))
+    text = open_gguf(as_gguf(expected, "gpt-2", **{"tokenizer.ggml.add_bos_token": False}))
+    sample = "".join(NASTY + mixed()) * 60
+    assert len(sample) > 4096
+    assert text.encode(sample, parse_special=True) == expected.encode(sample).ids
+
+
 @pytest.mark.parametrize(
     "splitter", ["smollm", "gpt-2", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "deepseek-v3"]
 )
