@@ -70,18 +70,18 @@ def headline(verdict: Verdict) -> tuple[str, str, str]:
     if not missed:
         first = lines[0]
         close = " It is close: more windows would tell for sure." if any(line.near for line in lines) else ""
-        return "ok", "Passed", f"The limits “{name}” are met: {_why(first)}.{close}"
+        return "ok", "Passed", f"Limits “{name}” are met: {_why(first)}.{close}"
     worst = max(missed, key=_excess)
     more = len(missed) - 1
-    rest = f"; {more} more of {len(lines)} {'is' if more == 1 else 'are'} not met" if more else ""
-    return "failed", "Failed", f"The limits “{name}” are not met: {_why(worst)}{rest}."
+    rest = f"; {more} more of {len(lines)} {'fails' if more == 1 else 'fail'}" if more else ""
+    return "failed", "Failed", f"Limits “{name}” are not met: {_why(worst)}{rest}."
 
 
 def _why(line: Line) -> str:
     title = line.title[:1].lower() + line.title[1:] if not line.title.startswith("RMS") else line.title
     if line.figure is None:
         return f"{title} was not measured. Switch it on under Options"
-    return f"{title} is {_measured(line)}, {_allowed(line)} allowed"
+    return f"{title} is {_measured(line)}, allowed is {_allowed(line)}"
 
 
 def _excess(line: Line) -> float:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from core.verdict.layers import LayerErrors
     from core.verdict.needle import NeedleResult, Place
 
+AXIS, ERROR = "After layer (E: embedding)", "Relative error, %"
 SIDES = ("Source", "Quantized")
 CELL, LEAST_CELL = 28, 16  # px of height
 MARK = 14  # px of an icon
@@ -31,8 +32,8 @@ MARK = 14  # px of an icon
 class LayerErrorPlot(PlotPanel):
     """‖h′ − h‖ / ‖h‖ of the hidden states after each layer: mean and worst token."""
 
-    x_title = "After layer (E: embedding)"
-    y_title = "Relative error, %"
+    x_title = AXIS
+    y_title = ERROR
 
     def __init__(self, parent: QWidget | None = None) -> None:
         self._errors: LayerErrors | None = None
@@ -46,6 +47,14 @@ class LayerErrorPlot(PlotPanel):
             return
         legend = [LegendItem("mean of tokens", 0), LegendItem("worst token", 1, "dash")]
         self.redraw(f"Error by layer, {format_count(errors.tokens)} tokens", legend)
+
+    def set_low(self, on: bool) -> None:
+        """Leave out the axis titles, where the plot needs their room; the panel's title and the read-out name both."""
+        titles = ("", "%") if on else (AXIS, ERROR)
+        if (self.x_title, self.y_title) != titles:
+            self.x_title, self.y_title = titles
+            if self.has_data:
+                self.repaint_figure()
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         assert self._errors is not None

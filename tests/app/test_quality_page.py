@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +20,18 @@ from tiny_models import write_llama
 from verdict_example import LAYERS, NEEDLE, TASKS, TEXTS, example
 from window_help import LONG, click, controls, longest_block
 
+from app.jobs.runner import JobState
 from app.jobs.testing_core import CoreBackend
 from app.jobs.testing_quality import QualityOrder, QualityStep
 from app.models.quality import headline, limit_columns
 from app.pages.test import TestPage
 from app.pages.test.page import TABS
+from core.calibration.settings import CalibrationText
+from core.formats import Method
+from core.methods.choice import Calibrated, DataMethod
 from core.metrics.windows import Figure
 from core.progress import CancelToken
+from core.recipe import Recipe
 from core.runtime.results import ResultStore
 from core.verdict.thresholds import PRESETS, Thresholds, judge
 from resources import glossary
@@ -142,8 +148,7 @@ def test_another_preset_turns_a_pass_into_a_failure() -> None:
     state, word, sentence = words["strict"]
     assert (state, word) == ("failed", "Failed")
     assert sentence == (
-        "The limits “strict” are not met: mean KL divergence is 0.04 nats, at most 0.01 nats allowed; 2 more of 4 "
-        "are not met."
+        "Limits “strict” are not met: mean KL divergence is 0.04 nats, allowed is at most 0.01 nats; 2 more of 4 fail."
     )
     near = replace(evaluation.quality, kl_mean=Figure(0.0495, 0.001))
     assert "more windows would tell" in headline(judge(replace(evaluation, quality=near), PRESETS["balanced"]))[2]
@@ -338,3 +343,22 @@ def test_showing_a_verdict_does_not_block(page: TestPage, qtbot) -> None:  # typ
         if runs[-1] < 0.05:
             break
     assert min(runs) < 0.05, f"blocked for {1000 * min(runs):.0f} ms"
+
+
+def test_how_a_file_was_made_goes_into_its_report(
+    page: TestPage, models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipes = {
+        "plain.gguf": Recipe("Q4_K_M", method=Method.ROUND),
+        "good.gguf": Recipe("Q4_0", calibrated=Calibrated(DataMethod.GPTQ, text=CalibrationText(samples=32))),
+    }
+    entries = [
+        SimpleNamespace(state=JobState.DONE, order=SimpleNamespace(output=models / name, source=None, recipe=recipe))
+        for name, recipe in recipes.items()
+    ]
+    monkeypatch.setattr(page.bench, "_queue", SimpleNamespace(entries=entries, pending=()))
+    assert page.bench.made_by(models / "plain.gguf") == (f"Q4_K_M, {Method.ROUND.value}", "none")
+    assert page.bench.made_by(models / "worse.gguf") == ("", "")
+    order = page.quality.order()
+    assert order is not None
+    assert (order.settings.method, order.settings.calibration) == ("Q4_0, GPTQ", "32 × 512 tokens")

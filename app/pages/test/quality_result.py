@@ -14,7 +14,7 @@ from app.models.quality import basis, figure_columns, figure_rows, headline, lim
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.plots.quality_plots import LayerErrorPlot, NeedlePicture
-from app.theme import SPACE_2, current, themes
+from app.theme import SPACE_1, SPACE_2, SPACE_3, current, themes
 from app.widgets.basics import Card, IconLabel, button, label
 from app.widgets.folding import FoldingGrid, Part
 from app.widgets.text import ElidedLabel, explain
@@ -166,6 +166,7 @@ class QualityResult(QWidget):
         layers.add(self.layers, 1)
         needle = Card()
         needle.add(self.needle, 1)
+        self._cards = layers, needle
         self.grid = FoldingGrid(
             (
                 Part("Limits", self.limits, 0, 0),
@@ -195,6 +196,10 @@ class QualityResult(QWidget):
     def set_low(self, on: bool) -> None:
         """Leave out what the tables need the room of; it is the headline's tooltip, too."""
         self.basis.setVisible(not on)
+        self.needle.readout.setVisible(not on)
+        self.layers.set_low(on)
+        for card in self._cards:
+            card.layout().setContentsMargins(SPACE_3, SPACE_1 if on else SPACE_3, SPACE_3, SPACE_1 if on else SPACE_3)
 
     def parts(self) -> tuple[QWidget, ...]:
         return self, self.limits, self.figures, self.layers, self.texts, self.needle
