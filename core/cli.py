@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from core import cli_budget, cli_eval, cli_generate, cli_inspect
+from core import cli_budget, cli_eval, cli_generate, cli_imatrix, cli_inspect
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 
@@ -87,7 +87,7 @@ def _run(words: list[str], token: CancelToken) -> int:
         return int(e.code or 0)
     if args.command in cli_generate.COMMANDS:
         return cli_generate.COMMANDS[args.command](args, token)
-    for part in (cli_inspect, cli_eval, cli_budget):
+    for part in (cli_inspect, cli_eval, cli_budget, cli_imatrix):
         if args.command in part.COMMANDS:
             return part.COMMANDS[args.command](args, token)
     from core.cli_commands import COMMANDS
@@ -193,6 +193,7 @@ def _parser() -> _Parser:
     cli_generate.add_commands(command)
     cli_eval.add_commands(command)
     cli_budget.add_commands(command)
+    cli_imatrix.add_commands(command)
 
     formats = command("formats", "List the targets: for which programs, effective bits, and who reads them.")
     formats.add_argument("--markdown", action="store_true", help="the table of the README instead")
@@ -211,7 +212,7 @@ def _version() -> str:
 
 
 def _recipe_options(p: argparse.ArgumentParser) -> None:
-    from core.calibration.settings import Domain
+    from core.cli_calibration import add_text_options
     from core.formats import Method
     from core.methods.choice import DataMethod, Transform
     from core.recipe import KeepGroup, Misfit
@@ -251,16 +252,7 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
         choices=[t.value for t in Transform],
         help="change the weights first so that they lose less; the model computes the same",
     )
-    p.add_argument(
-        "--calibration-text", metavar="PATH", help="calibrate on this file or folder instead of the bundled text"
-    )
-    p.add_argument(
-        "--domain", action="append", default=[], choices=[d.value for d in Domain], help="of the bundled text only this"
-    )
-    p.add_argument("--samples", type=int, metavar="N", help="pieces of text that are sent through; default: 64")
-    p.add_argument("--length", type=int, metavar="N", help="tokens of each piece; default: 512")
-    p.add_argument("--seed", type=int, metavar="N", help="of the choice of pieces; default: 0")
-    p.add_argument("--chat", action="store_true", help="wrap the text in the model's chat template")
+    add_text_options(p)
     p.add_argument("--alpha", type=float, metavar="A", help="SmoothQuant's share, 0 to 1; default: searched")
     p.add_argument(
         "--aim", action="store_true", help="GPTQ also makes up for what earlier blocks lost: better, twice the time"

@@ -14,6 +14,25 @@ from core.methods.choice import Calibrated, DataMethod, Transform
 _DATA = {m.value for m in DataMethod} - {DataMethod.NONE.value}
 
 
+def add_text_options(p: argparse.ArgumentParser) -> None:
+    """Which text is sent through the model."""
+    p.add_argument(
+        "--calibration-text", metavar="PATH", help="calibrate on this file or folder instead of the bundled text"
+    )
+    p.add_argument(
+        "--domain", action="append", default=[], choices=[d.value for d in Domain], help="of the bundled text only this"
+    )
+    p.add_argument("--samples", type=int, metavar="N", help="pieces of text that are sent through; default: 64")
+    p.add_argument("--length", type=int, metavar="N", help="tokens of each piece; default: 512")
+    p.add_argument("--seed", type=int, metavar="N", help="of the choice of pieces; default: 0")
+    p.add_argument("--chat", action="store_true", help="wrap the text in the model's chat template")
+
+
+def text_of(args: argparse.Namespace) -> CalibrationText:
+    """The text that the options name."""
+    return replace(CalibrationText(), **_text_of(args))
+
+
 def calibrated_of(args: argparse.Namespace, recipe: Calibrated | None) -> Calibrated | None:
     """What the options say; where they say nothing, what the recipe does. Raises UserError for options that go with no
     method."""

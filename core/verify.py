@@ -63,6 +63,12 @@ def verify_against(
 
     Raises UserError for a tensor that is missing, has another shape, or lies outside its format's bound.
     """
+    changed = plan.recipe.calibrated
+    if changed is not None and changed.changes_weights:
+        raise UserError(
+            f"{changed.name} changes weights so that they fit together, and not one by one.",
+            "Use `bitsmith eval SOURCE OUTPUT`, which compares what the two models compute.",
+        )
     reader = _Parts(output)
     for i, t in enumerate(plan.tensors):
         total = ErrorSum()

@@ -91,6 +91,11 @@ class Calibrated:
         return DataMethod.CLIPPING if alone else self.method
 
     @property
+    def changes_weights(self) -> bool:
+        """Whether weights that are not quantized may differ from the source's, too."""
+        return bool(self.transforms) or self.method is DataMethod.LEARNED
+
+    @property
     def needs_blocks(self) -> bool:
         """Whether blocks are run and changed one by one; importance alone only needs to be measured."""
         return bool(self.transforms) or self.method not in (DataMethod.NONE, DataMethod.IMPORTANCE)

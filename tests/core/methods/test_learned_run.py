@@ -9,8 +9,10 @@ import pytest
 from decoder_models import write_model
 from job_help import digest, drive
 
+from core.calibration.imatrix_file import read_imatrix
 from core.calibration.settings import CalibrationText
 from core.checkpoint import open_checkpoint
+from core.cli import main
 from core.errors import UserError
 from core.formats import EncodeOptions, Method
 from core.formats.numbers import Codes, Numbers
@@ -21,6 +23,7 @@ from core.plan import make_plan
 from core.progress import CancelToken
 from core.recipe import Recipe
 from core.run import run
+from core.verify import verify_against
 
 TEXT = CalibrationText(samples=4, length=24)
 
@@ -54,6 +57,29 @@ def made(source: Path, output: Path, calibrated: Calibrated) -> Path:
 def test_from_recipe_to_file_and_the_same_again(calibrated: Calibrated, llama: Path, tmp_path: Path) -> None:
     first, second = (made(llama, tmp_path / name, calibrated) for name in ("first", "second"))
     assert digest(first) == digest(second)
+
+
+def test_changed_weights_are_not_compared_one_by_one(llama: Path, tmp_path: Path) -> None:
+    clipped = Calibrated(DataMethod.CLIPPING, text=TEXT)
+    learned = Calibrated(DataMethod.LEARNED, text=TEXT)
+    made(llama, tmp_path / "clipped", clipped)
+    with open_checkpoint(llama) as source, open_checkpoint(tmp_path / "clipped") as output:
+        plan = make_plan(source, Recipe("w4a16-g32-asym", calibrated=clipped))
+        assert len(list(verify_against(plan, source, output, CancelToken()))) == len(plan.tensors)
+        plan = make_plan(source, Recipe("w4a16-g32-asym", calibrated=learned))
+        with pytest.raises(UserError, match="fit together"):
+            list(verify_against(plan, source, output, CancelToken()))
+
+
+def test_an_importance_matrix_from_the_command_line(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = tmp_path / "matrix.gguf"
+    words = ["imatrix", str(llama), "-o", str(output), "--samples", "2", "--length", "24", "--json"]
+    assert main(words) == 0
+    assert '"entries": 22' in capsys.readouterr().out
+    assert main(words) == 1
+    with open_checkpoint(llama) as checkpoint:
+        found = read_imatrix(output).for_checkpoint(checkpoint, "llama")
+    assert all((v > 0).all() for v in found.values())
 
 
 class Listening:
