@@ -179,7 +179,7 @@ QTableCornerButton::section { background: @surface@; border: none; }
 QTabWidget::pane { border: none; }
 QTabBar::tab { background: transparent; color: @muted@; padding: 6px 12px; border: 2px solid transparent;
   border-bottom: 2px solid transparent; }
-QTabBar[tabRole="many"]::tab { padding: 6px 7px; }
+QTabBar[tabRole="many"]::tab { padding: 6px 5px; }
 QTabBar::tab:selected { color: @text@; font-weight: 600; border-bottom-color: @accent@; }
 QTabBar::tab:focus { border-color: @accent@; }
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
@@ -71,17 +72,24 @@ def cost(checkpoint: Checkpoint, wish: Wish) -> Cost:
     return Cost(seconds / worker_count(), BASE_MEMORY + copies + outer + 3 * block_bytes(config))
 
 
+def known(checkpoint: Checkpoint, wish: Wish) -> Sensitivities | None:
+    """What has been measured before, if it is still kept."""
+    path = _path(checkpoint, wish)
+    with suppress(OSError, ValueError):
+        found = Sensitivities.from_json(path.read_text(encoding="utf-8"))
+        used(path)
+        return found
+    return None
+
+
 def sensitivities(
     checkpoint: Checkpoint, wish: Wish, token: CancelToken
 ) -> Generator[SensitivityProgress, None, Sensitivities]:
     """What each weight costs in each format. Kept by the checkpoint's fingerprint and the wish. Raises UserError;
     Cancelled within some tenths of a second."""
     check_can_calibrate(checkpoint, _runs(wish))
-    path = cache_folder() / f"budget-{_key(checkpoint, wish)}.json"
-    with suppress(OSError, ValueError):
-        known = Sensitivities.from_json(path.read_text(encoding="utf-8"))
-        used(path)
-        return known
+    if (before := known(checkpoint, wish)) is not None:
+        return before
     from core.budget.measure import measure, one_probe
 
     begun = time.process_time()
@@ -91,7 +99,7 @@ def sensitivities(
     job = measure(checkpoint, found, ids, importance, one_probe(found), token)
     measured = yield from _as_progress("sensitivity", job)
     made = table(found, measured, wish, ids.size, time.process_time() - begun)
-    keep(path, lambda file: file.write(made.to_json().encode()))
+    keep(_path(checkpoint, wish), lambda file: file.write(made.to_json().encode()))
     return made
 
 
@@ -129,6 +137,10 @@ def table(found: Survey, measured: Measured, wish: Wish, tokens: int, cpu_second
 def _runs(wish: Wish) -> Calibrated:
     """What says that the model is run, in an error."""
     return wish.calibrated or Calibrated(DataMethod.IMPORTANCE)
+
+
+def _path(checkpoint: Checkpoint, wish: Wish) -> Path:
+    return cache_folder() / f"budget-{_key(checkpoint, wish)}.json"
 
 
 def _key(checkpoint: Checkpoint, wish: Wish) -> str:

@@ -140,7 +140,7 @@ def _recipe_pages(c: Camera) -> Iterator[str]:
     _settle(c)
     yield "recipe-warning"
     page.more.click()
-    for number, name in enumerate(("formats", "numbers", "method", "keep", "rules", "tensors")):
+    for number, name in enumerate(("formats", "numbers", "method", "keep", "rules", "tensors", "size")):
         page.advanced.tabs.setCurrentIndex(number)
         c.rest(0.2)
         yield f"recipe-{name}"

@@ -1,7 +1,9 @@
-"""Everything beyond the presets, in tabs: formats, numbers, methods, what is kept, rules, and each tensor's fate."""
+"""Everything beyond the presets, in tabs: formats, numbers, methods, what is kept, rules, each tensor's fate, and the
+best mix for a size."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
@@ -12,6 +14,7 @@ from app.jobs.plan import RuleMatch
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.models.tensors import plan_columns
+from app.pages.recipe.by_size import BySizePanel
 from app.pages.recipe.formats import FormatsPanel
 from app.pages.recipe.keep import KeepPanel
 from app.pages.recipe.methods import MethodsPanel
@@ -47,6 +50,7 @@ class AdvancedPanel(QWidget):
         self.methods = MethodsPanel()
         self.keep = KeepPanel()
         self.rules = RulesPanel()
+        self.by_size = BySizePanel()
         self.tensors = TablePanel(
             RowsModel(plan_columns(), explain),
             "Tensors of the plan",
@@ -65,8 +69,10 @@ class AdvancedPanel(QWidget):
             ("Keep", scrolled(self.keep)),
             ("Rules", self.rules),
             ("Tensors", _padded(self.tensors)),
+            ("Size", scrolled(self.by_size)),
         ):
             self.tabs.addTab(panel, title)
+        self.tabs.setTabToolTip(self.tabs.count() - 1, "The best mix of formats for a size")
         self.open_button = button("Open recipe…", self._open, icon="folder-open", hint="Read a recipe from a JSON file")
         self.save_button = button("Save recipe…", self._save, icon="save", hint="Write this recipe to a JSON file")
         files = QHBoxLayout()
@@ -80,8 +86,9 @@ class AdvancedPanel(QWidget):
         layout.addWidget(self.tabs, 1)
         layout.addWidget(self.error)
         layout.addLayout(files)
-        for panel in (self.formats, self.numbers, self.methods, self.keep, self.rules):
+        for panel in (self.numbers, self.methods, self.keep, self.rules, self.by_size):
             panel.edited.connect(self.edited)
+        self.formats.edited.connect(self._choose_target)
         self.tensors.add_row_action(
             "Inspect", "search", "Show this tensor's weights, channels and error on the Inspect page", self._inspect
         )
@@ -108,6 +115,10 @@ class AdvancedPanel(QWidget):
         self.tensors.view.setColumnHidden(FROM_DATA, plan.recipe.calibrated is None)
         self.tensors.fit_first_column()
         self.rules.show_recipe(plan.recipe, list(rules))
+
+    def _choose_target(self, recipe: Recipe) -> None:
+        """Rules of a mix by size name every weight: with them another target would change nothing."""
+        self.edited.emit(replace(recipe, rules=()) if self.by_size.is_point(self._recipe) else recipe)
 
     def show_no_plan(self) -> None:
         """The recipe gives no file: nothing of another one stays in view."""

@@ -27,6 +27,7 @@ from app.pages.recipe.outcome import OutcomeCard
 from app.pages.recipe.output import OutputRow
 from app.pages.recipe.presets import PresetCards
 from app.pages.recipe.preview import PreviewCard
+from app.pages.recipe.sizing import Sizing
 from app.services import Services
 from app.session import Session
 from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
@@ -98,6 +99,7 @@ class RecipePage(Page):
         self.presets = PresetCards()
         self.advanced = self.piece("advanced")
         self.calibrating = Calibrating(self.services, self.advanced.methods, self.presets)
+        self.sizing = Sizing(self.services, self.advanced.by_size)
         self.outcome = OutcomeCard()
         self.preview = PreviewCard(self.services)
         self.where = OutputRow()
