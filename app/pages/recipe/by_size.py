@@ -23,14 +23,15 @@ if TYPE_CHECKING:
     from core.budget.sensitivity import SensitivityProgress
 
 REST = 150  # ms without a move until the point is made the recipe
-PLOT_HEIGHT = 230  # px; the slider and what it gives stay in sight above
+DRAWING = 20  # ms: moves that come faster share a picture
+PLOT_HEIGHT = 212  # px; what the slider gives stays in sight above
 PURPOSE = (
     "Measures what each weight costs in quality in each format, and gives the bytes to those that need them most. "
     "Then you choose the size."
 )
 CAVEAT = (
-    "KL is predicted, from {tokens} tokens and each weight alone. It ranks mixes, but comes out too low in absolute "
-    "terms: the verdict on the Test page measures it."
+    "KL is predicted from {tokens} tokens: it ranks mixes, but comes out too low in absolute terms. The verdict on the "
+    "Test page measures it."
 )
 STEPS = {"importance": "Step 1 of 2, importance", "sensitivity": "Step 2 of 2, sensitivity"}
 
@@ -51,6 +52,8 @@ class BySizePanel(QWidget):
         self._before: Recipe | None = None  # in force before a point was chosen
         self._rest = QTimer(self, singleShot=True, interval=REST)
         self._rest.timeout.connect(self._take_point)
+        self._turn = QTimer(self, singleShot=True, interval=DRAWING)
+        self._turn.timeout.connect(self._mark)
         self._make_parts()
         self._lay_out()
         self.show_nothing()
@@ -102,8 +105,8 @@ class BySizePanel(QWidget):
         third.addWidget(self.slider)
         third.addWidget(self.words)
         third.addLayout(fit)
-        third.addWidget(self.plot)
         third.addWidget(self.caveat)
+        third.addWidget(self.plot)
         third.addWidget(self.mix)
         third.addWidget(self.back, 0, Qt.AlignmentFlag.AlignLeft)
         layout = QVBoxLayout(self)
@@ -258,12 +261,17 @@ class BySizePanel(QWidget):
         self.mix.setText(" · ".join(f"{n} × {'16 bits' if form == KEEP else form}" for form, n in counts))
         self.slider.setAccessibleDescription(f"{words}. {self.mix.text()}")
 
-    def _moved(self, number: int) -> None:
+    def _moved(self, _number: int) -> None:
         if self._curve is None:
             return
         self._describe(in_force=True)
-        self.plot.mark(number, self.plot.in_force)
+        if not self._turn.isActive():
+            self._turn.start()
         self._rest.start()
+
+    def _mark(self) -> None:
+        if self._curve is not None:
+            self.plot.mark(self.slider.value(), self.plot.in_force)
 
     def _take_point(self) -> None:
         """What the slider is at becomes the recipe."""
