@@ -34,8 +34,3 @@ def test_a_few_kernels_on_a_few_cards(tmp_path) -> None:
     for card, instruction in (("sm_80", "mma"), ("gfx942", "mfma"), ("sm_100", "tcgen05"), ("gfx1201", "wmma")):
         line = next(line for line in told.splitlines() if f" {card} / 16: " in line)
         assert instruction in line
-
-
-@pytest.mark.slow
-def test_all_kernels_on_all_cards(tmp_path) -> None:
-    assert "0 with problems" in _report(tmp_path)
