@@ -103,11 +103,11 @@ class BlockSteps:
         elif isinstance(step, Norm):
             part[step.out] = norm(part[step.x], vectors[label + ".weight"], step.eps, step.heads)
         elif isinstance(step, Rope):
-            part[step.x] = _rotate(part[step.x], step, self.length)
+            part[step.x] = rotate(part[step.x], step, self.length)
         elif isinstance(step, Attention):
-            part[step.out] = _attend(part[step.q], part[step.k], part[step.v], step, self.length)
+            part[step.out] = attend(part[step.q], part[step.k], part[step.v], step, self.length)
         elif isinstance(step, ActMul):
-            part[step.out] = _activate(step.kind, part[step.gate]) * part[step.up]
+            part[step.out] = activate(step.kind, part[step.gate]) * part[step.up]
         elif isinstance(step, Add):
             part[step.out] = part[step.out] + part[step.x]
         elif isinstance(step, Split):
@@ -137,7 +137,7 @@ class BlockSteps:
                 continue
             given = x[rows]
             gate, up = (self._multiply(m[expert], given, matrices, vectors) for m in (step.gates, step.ups))
-            y = self._multiply(step.downs[expert], _activate(step.kind, gate) * up, matrices, vectors)
+            y = self._multiply(step.downs[expert], activate(step.kind, gate) * up, matrices, vectors)
             out = out.index_add(0, rows, scores[rows, places][:, None] * y)
         return out
 
@@ -148,13 +148,15 @@ def norm(x: torch.Tensor, gain: torch.Tensor, eps: float, heads: int) -> torch.T
     return (rows * rms * gain).reshape(len(x), -1)
 
 
-def _activate(kind: str, x: torch.Tensor) -> torch.Tensor:
+def activate(kind: str, x: torch.Tensor) -> torch.Tensor:
+    """As `kernels.program.ActMul` names functions."""
     if kind == "silu":
         return functional.silu(x)
     return functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
 
-def _rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
+def rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
+    """x: float32 [R, heads · width], whole samples of `length` tokens."""
     count = len(step.frequencies)
     angle = np.arange(length)[:, None].astype(np.float64) * step.frequencies.astype(np.float64)
     cos, sin = (torch.from_numpy((step.scale * f(angle)).astype(np.float32))[None, :, None] for f in (np.cos, np.sin))
@@ -170,7 +172,8 @@ def _rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
     return (torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned).reshape(x.shape)
 
 
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int) -> torch.Tensor:
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int) -> torch.Tensor:
+    """Each sample on its own; a token sees itself and those before it, or the last `window` of them."""
     query, key, value = (
         t.reshape(-1, length, heads, step.head_dim).transpose(1, 2)
         for t, heads in ((q, step.heads), (k, step.kv_heads), (v, step.kv_heads))

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from core.calibration.differentiable import BlockSteps, Named, name_of
+from core.calibration.differentiable import BlockSteps, Named, activate, attend, name_of, rotate
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.methods.transform import BlockWeights
@@ -285,11 +285,11 @@ class BlockForward:
             else:
                 part[step.out] = y
         elif isinstance(step, Rope):
-            part[step.x] = _rotate(part[step.x], step, self.ids.shape[1])
+            part[step.x] = rotate(part[step.x], step, self.ids.shape[1])
         elif isinstance(step, Attention):
-            part[step.out] = _attend(part[step.q], part[step.k], part[step.v], step, self.ids.shape[1])
+            part[step.out] = attend(part[step.q], part[step.k], part[step.v], step, self.ids.shape[1])
         elif isinstance(step, ActMul):
-            part[step.out] = _activate(step.kind, part[step.gate]) * part[step.up]
+            part[step.out] = activate(step.kind, part[step.gate]) * part[step.up]
         elif isinstance(step, Add):
             part[step.out] += part[step.x]
         elif isinstance(step, Split):
@@ -324,7 +324,7 @@ class BlockForward:
                 if number == 0:
                     some = _rows_of(given, (gate, up))
                     visitor.product(replace(some, everyone=self._product([stream], (), step.x).pieces), stream.weights)
-                inner = _activate(step.kind, self._multiply(stream, gate, given)) * self._multiply(stream, up, given)
+                inner = activate(step.kind, self._multiply(stream, gate, given)) * self._multiply(stream, up, given)
                 if number == 0:
                     visitor.product(_rows_of(inner, (down,)), stream.weights)
                 if len(rows):
@@ -445,47 +445,3 @@ def _touched(step: Step) -> tuple[int, ...]:
 def _norm(x: torch.Tensor, gain: np.ndarray, eps: float, heads: int) -> torch.Tensor:
     rows = x.view(len(x), heads, -1)
     return functional.rms_norm(rows, (rows.shape[2],), torch.from_numpy(gain), eps).reshape(len(x), -1)
-
-
-def _activate(kind: str, x: torch.Tensor) -> torch.Tensor:
-    if kind == "silu":
-        return functional.silu(x)
-    return functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
-
-
-def _rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
-    count = len(step.frequencies)
-    angle = np.arange(length)[:, None].astype(np.float64) * step.frequencies.astype(np.float64)
-    cos, sin = (torch.from_numpy((step.scale * f(angle)).astype(np.float32))[None, :, None] for f in (np.cos, np.sin))
-    out = x.view(-1, length, step.heads, x.shape[1] // step.heads).clone()
-    first, second = (
-        (out[..., 0 : 2 * count : 2], out[..., 1 : 2 * count : 2])
-        if step.pairs
-        else (out[..., :count], out[..., count : 2 * count])
-    )
-    a, b = first.clone(), second.clone()
-    first.copy_(a * cos - b * sin)
-    second.copy_(b * cos + a * sin)
-    return out.reshape(x.shape)
-
-
-def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int) -> torch.Tensor:
-    """Each sample on its own; a token sees itself and those before it, or the last `window` of them."""
-    query, key, value = (
-        t.view(-1, length, heads, step.head_dim).transpose(1, 2)
-        for t, heads in ((q, step.heads), (k, step.kv_heads), (v, step.kv_heads))
-    )
-    share = step.heads // step.kv_heads
-    key, value = (t.repeat_interleave(share, dim=1) for t in (key, value))
-    narrow = 0 < step.window < length
-    if not narrow and not step.softcap:
-        y = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=step.scale)
-    else:
-        back = torch.arange(length)[:, None] - torch.arange(length)
-        seen = (back >= 0) & (back < (step.window or length))
-        if step.softcap:
-            scores = step.softcap * torch.tanh(step.scale * (query @ key.transpose(2, 3)) / step.softcap)
-            y = torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=3) @ value
-        else:
-            y = functional.scaled_dot_product_attention(query, key, value, attn_mask=seen, scale=step.scale)
-    return y.transpose(1, 2).reshape(len(q), -1)
