@@ -19,6 +19,7 @@ from core.formats import EncodeOptions, Method
 from core.formats.numbers import Codes, Numbers
 from core.methods import prepare
 from core.methods.choice import Calibrated, DataMethod, Transform
+from core.methods.importance import importance_of
 from core.methods.problem import Problem
 from core.methods.scratch import scratch_path
 from core.plan import Plan, make_plan
@@ -194,18 +195,43 @@ def test_cancelled(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("target", ["Q4_0", "w4a16-g32", "Q4_K"])
-@pytest.mark.parametrize("name", ["llama2", "qwen3moe"])
-def test_importance_lowers_the_weighed_error(
-    name: str, target: str, tiny: Callable[[str], Path], tmp_path: Path
-) -> None:
+def both(name: str, target: str, tiny: Callable[[str], Path], folder: Path) -> tuple[Path, Path, dict[str, np.ndarray]]:
+    """A file with importance, one without, and the importance by the source's names."""
+    suffix = ".gguf" if target[0] == "Q" else ""
     with open_checkpoint(tiny(name)) as checkpoint:
-        recipe = Recipe(target, calibrated=Calibrated(DataMethod.IMPORTANCE, text=TEXT))
-        plan = make_plan(checkpoint, recipe)
+        calibrated = Calibrated(DataMethod.IMPORTANCE, text=TEXT)
+        weighed, plain = folder / f"weighed{suffix}", folder / f"plain{suffix}"
+        plan = make_plan(checkpoint, Recipe(target, calibrated=calibrated))
         assert any(t.chosen_by == "importance" for t in plan.tensors)
-        for output, one in ((tmp_path / "weighed", plan), (tmp_path / "plain", make_plan(checkpoint, Recipe(target)))):
-            drive(run(one, checkpoint, output.with_suffix(".gguf" if target[0] == "Q" else ""), CancelToken()))
-    assert digest(next(tmp_path.glob("weighed*"))) != digest(next(tmp_path.glob("plain*")))
+        for output, one in ((weighed, plan), (plain, make_plan(checkpoint, Recipe(target)))):
+            drive(run(one, checkpoint, output, CancelToken()))
+        job = importance_of(checkpoint, calibrated, CancelToken())
+        while True:
+            try:
+                next(job)
+            except StopIteration as stop:
+                return weighed, plain, stop.value.for_checkpoint(checkpoint, checkpoint.architecture)
+
+
+@pytest.mark.parametrize("target", ["Q4_0", "w4a16-g32", "Q4_K"])
+def test_importance_lowers_the_weighed_error(target: str, tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    weighed, plain, importance = both("llama2", target, tiny, tmp_path)
+    errors = []
+    for path in (weighed, plain):
+        with open_checkpoint(tiny("llama2")) as source, open_checkpoint(path) as written:
+            total = 0.0
+            for layer in range(2):
+                name = f"model.layers.{layer}.mlp.down_proj.weight"
+                stored = f"blk.{layer}.ffn_down.weight" if target[0] == "Q" else name
+                lost = source.read_rows(source.tensor(name)) - written.read_rows(written.tensor(stored))
+                total += float((importance[name][0] * lost.astype(np.float64) ** 2).sum())
+            errors.append(total)
+    assert errors[0] < errors[1]
+
+
+def test_experts_have_an_importance_of_their_own(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    weighed, plain, _ = both("qwen3moe", "Q4_0", tiny, tmp_path)
+    assert digest(weighed) != digest(plain)
 
 
 def test_what_can_not_be_chosen_is_said_beforehand(llama: Checkpoint, tiny: Callable[[str], Path]) -> None:
