@@ -1,9 +1,10 @@
-"""Compiles every product for every card, and writes what the assembler said into docs/gpu.md.
+"""Compiles every kernel for every card, and writes what the assembler said into docs/gpu.md.
 
     python -m kernels.gpu.compile_report [--cards sm_90,gfx942] [--formats 'Q4_K;int4 g128'] [--tokens 1,16]
                                          [--keep results.json] [--docs docs/gpu.md]
 
-Needs Triton and no GPU. --keep: results that are there already are not made again.
+Needs Triton and no GPU. --formats: of weight-only products, or names of all other kernels; without it, all of both.
+--keep: results that are there already are not made again. --docs: a table of which nothing was asked stays as it is.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
-from kernels.gpu.compiled import CARDS, SHARED_MEMORY, Compiled, compile_product
+from kernels.gpu.compile_cases import Case, cases
+from kernels.gpu.compiled import CARDS, SHARED_MEMORY, Compiled, compile_launch, compile_product
 from kernels.gpu.forms import GGML_FORMS, Form, float8_form, grouped_form
 
-_BEGIN, _END = "<!-- compiled: begin -->", "<!-- compiled: end -->"
+_PRODUCTS, _OTHERS = "compiled", "others"  # names of the tables in the document
 ROWS, COLUMNS = 4096, 4096
 # Tokens: the vector product with one and with four, and both ends of the tensor cores' regime. The ends that are dear
 # to compile are for some formats only; all others differ in their decoders alone.
@@ -55,16 +59,18 @@ def jobs(formats: list[str], cards: list[str], asked: tuple[int, ...]) -> list[t
     ]
 
 
-def problems(result: Compiled) -> list[str]:
-    """What a tuned configuration must not have: in words, none if all is well."""
+def problems(result: Compiled, tensor: bool | None = None) -> list[str]:
+    """What a tuned configuration must not have, in words. tensor: whether the card has tensor cores for it."""
     found = []
+    if tensor is None:
+        tensor = result.kernel.startswith("tile") and result.card != "sm_75"
     if result.spilled:
         found.append(f"{result.spilled} spilled")
     if not result.fits:
         found.append(f"{result.shared} bytes of shared memory, the card has {SHARED_MEMORY[result.card]}")
     if result.wide < result.needed:
         found.append(f"{result.wide} loads of 16 bytes, the words take {result.needed}")
-    if result.kernel.startswith("tile") and not result.tensor and result.card != "sm_75":
+    if tensor and not result.tensor:
         found.append("no tensor-core instruction")
     return found
 
@@ -83,17 +89,38 @@ def table(results: dict[str, Compiled], formats: list[str], cards: list[str]) ->
     return "\n".join(lines)
 
 
-def _cell(result: Compiled | None) -> str:
+def table_of_cases(results: dict[str, Compiled], names: list[str], cards: list[str]) -> str:
+    """Markdown, one row a kernel that a launcher starts, one column a card."""
+    lines = [f"| what | {' | '.join(cards)} |", f"|---|{'---|' * len(cards)}"]
+    for name, case in cases().items():
+        if name in names:
+            cells = [_cell(results.get(_key(name, card)), case.tensor(card)) for card in cards]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _cell(result: Compiled | None, tensor: bool | None = None) -> str:
     if result is None:
         return ""
     parts = [f"{result.registers} r", f"{result.shared / 1024:.3g} K"]
     if result.tensor:
         parts.append(result.tensor.split(".")[0] if "v_" not in result.tensor else result.tensor[2:])
-    return ", ".join([*parts, *(f"**{problem}**" for problem in problems(result))])
+    return ", ".join([*parts, *(f"**{problem}**" for problem in problems(result, tensor))])
 
 
-def _key(name: str, card: str, tokens: int) -> str:
-    return f"{name} / {card} / {tokens}"
+def _key(name: str, card: str, tokens: int | None = None) -> str:
+    return f"{name} / {card}" if tokens is None else f"{name} / {card} / {tokens}"
+
+
+def _compiled_case(case: Case, card: str) -> Compiled:
+    launch, *others = case.launches(card)
+    assert not others
+    return compile_launch(card, launch, case.name)
+
+
+def _written(text: str, name: str, found: str) -> str:
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    return f"{text.split(begin)[0]}{begin}\n{found}\n{end}{text.split(end)[1]}"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -104,27 +131,37 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--docs", type=Path)
     asked = parser.parse_args(arguments)
-    forms, cards = catalogue(), asked.cards.split(",")
-    formats = asked.formats.split(";") if asked.formats else list(forms)
+    forms, others, cards = catalogue(), cases(), asked.cards.split(",")
+    wanted = asked.formats.split(";") if asked.formats else [*forms, *others]
+    formats, names = [name for name in wanted if name in forms], [name for name in wanted if name in others]
     results: dict[str, Compiled] = {}
     if asked.keep and asked.keep.is_file():
         kept = json.loads(asked.keep.read_text(encoding="utf-8"))
         results = {key: Compiled(**values) for key, values in kept.items()}
     failed = 0
-    for name, card, tokens in jobs(formats, cards, tuple(map(int, asked.tokens.split(",")))):
-        key = _key(name, card, tokens)
+
+    def look_at(key: str, compiled: Callable[[], Compiled], tensor: bool | None = None) -> None:
+        nonlocal failed
         if key not in results:
-            results[key] = compile_product(card, forms[name], tokens, ROWS, COLUMNS)
+            results[key] = compiled()
             if asked.keep:
                 asked.keep.write_text(json.dumps({k: asdict(v) for k, v in results.items()}), encoding="utf-8")
-        found = problems(results[key])
-        failed += bool(found)
-        sys.stdout.write(f"{key}: {_cell(results[key])}\n")
+        failed += bool(problems(results[key], tensor))
+        sys.stdout.write(f"{key}: {_cell(results[key], tensor)}\n")
         sys.stdout.flush()
+
+    for name, card, tokens in jobs(formats, cards, tuple(map(int, asked.tokens.split(",")))):
+        look_at(_key(name, card, tokens), partial(compile_product, card, forms[name], tokens, ROWS, COLUMNS))
+    for name in names:
+        for card in cards:
+            look_at(_key(name, card), partial(_compiled_case, others[name], card), others[name].tensor(card))
     if asked.docs:
         text = asked.docs.read_text(encoding="utf-8")
-        before, after = text.split(_BEGIN)[0], text.split(_END)[1]
-        asked.docs.write_text(f"{before}{_BEGIN}\n{table(results, formats, cards)}\n{_END}{after}", encoding="utf-8")
+        if formats:
+            text = _written(text, _PRODUCTS, table(results, formats, cards))
+        if names:
+            text = _written(text, _OTHERS, table_of_cases(results, names, cards))
+        asked.docs.write_text(text, encoding="utf-8")
     sys.stdout.write(f"{len(results)} compiled, {failed} with problems\n")
     return 1 if failed else 0
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -19,6 +20,7 @@ from triton.compiler import ASTSource
 from kernels.gpu import matmul
 from kernels.gpu.configurations import LIBRARY, VECTOR, Configuration, configuration
 from kernels.gpu.forms import Form
+from kernels.gpu.launcher import Launch
 from kernels.gpu.products import constants
 
 # Shared memory that one program may have, in bytes: CUDA C++ programming guide (compute capabilities), CDNA3 and RDNA
@@ -32,14 +34,25 @@ SHARED_MEMORY = {
     "sm_100": 232448,
     "sm_120": 101376,
     "gfx942": 65536,
+    "gfx950": 163840,
     "gfx1100": 65536,
     "gfx1201": 65536,
 }
-CARDS = tuple(SHARED_MEMORY)
+CARDS = tuple(card for card in SHARED_MEMORY if card != "gfx950")  # it differs from gfx942 in scaled products only
 _WAVE64 = ("gfx9",)
 _TENSOR = re.compile(r"\b(wgmma\.mma_async|tcgen05\.mma|mma\.sync|v_mfma|v_wmma|v_swmmac)")
 _WIDE = re.compile(r"ld\.global[.\w:]*\.v4\.b32|cp\.async\.cg\.shared\.global|(?:global|buffer)_load_(?:dwordx4|b128)")
-_SIZES = {"M": 16, "N": 4096, "K": 4096}
+_TYPES = {
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.float32: "fp32",
+    torch.float8_e4m3fn: "fp8e4nv",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
 
 
 @dataclass(frozen=True)
@@ -67,7 +80,7 @@ class Compiled:
 def target(card: str) -> GPUTarget:
     if card.startswith("sm_"):
         return GPUTarget("cuda", int(card[3:]), 32)
-    return GPUTarget("hip", card, 64 if card.startswith(_WAVE64) else 32)
+    return GPUTarget("hip", card, _lanes(card))
 
 
 def compile_product(card: str, form: Form, tokens: int, rows: int = 4096, columns: int = 4096) -> Compiled:
@@ -76,22 +89,58 @@ def compile_product(card: str, form: Form, tokens: int, rows: int = 4096, column
     how = configuration(card, tokens, rows, form.words, tiles, rows * columns * (form.bits + form.high) // 8)
     kernel: Any = {VECTOR: matmul.vector_product, LIBRARY: matmul.dequantize}.get(how.regime, matmul.tile_product)
     source = _source(kernel, form, how, tokens, rows, columns)
-    compiled: Any = triton.compile(source, target=target(card), options={"num_warps": how.warps})
-    threads = how.warps * (64 if card.startswith(_WAVE64) else 32)
+    needed = max(how.rows * form.words * 4 // (16 * how.warps * _lanes(card)), 1)
+    return _compiled(card, source, {"num_warps": how.warps}, f"{kernel.fn.__name__} {tokens}", form.label, needed)
+
+
+def compile_launch(card: str, launch: Launch, label: str) -> Compiled:
+    """What a launcher would start on this card, just as it would. needed: 0, as nothing is known of its loads."""
+    names = launch.kernel.arg_names
+    arguments = dict(zip(names, launch.arguments, strict=False))
+    fixed: dict[str, Any] = dict(launch.constants)
+    signature: dict[str, str] = {}
+    attributes = {}
+    for at, name in enumerate(names):
+        value = arguments.get(name)
+        if isinstance(value, torch.Tensor):
+            signature[name] = f"*{_TYPES[value.dtype]}"
+            if value.storage_offset() * value.element_size() % 16 == 0:
+                attributes[(at,)] = [["tt.divisibility", 16]]
+        elif isinstance(value, float):
+            signature[name] = "fp32"
+        elif name in fixed or value == 1:  # Triton compiles a kernel for each argument that is 1
+            signature[name] = "constexpr"
+            fixed.setdefault(name, 1)
+        else:
+            assert isinstance(value, int)
+            signature[name] = "i32"
+            if value % 16 == 0:
+                attributes[(at,)] = [["tt.divisibility", 16]]
+    source = ASTSource(launch.kernel, signature, fixed, attributes)
+    options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": launch.fusion}
+    return _compiled(card, source, options, launch.kernel.fn.__name__, label, 0)
+
+
+def _compiled(card: str, source: ASTSource, options: dict[str, Any], kernel: str, label: str, needed: int) -> Compiled:
+    compiled: Any = triton.compile(source, target=target(card), options=options)
     text = compiled.asm["ptx"] if "ptx" in compiled.asm else compiled.asm["amdgcn"]
     registers, spilled = _nvidia(text) if "ptx" in compiled.asm else _amd(text)
     found = _TENSOR.search(text)
     return Compiled(
         card,
-        f"{kernel.fn.__name__} {tokens}",
-        form.label,
+        kernel,
+        label,
         registers,
         spilled,
         int(compiled.metadata.shared),
         found.group(1) if found else "",
         len(_WIDE.findall(text)),
-        max(how.rows * form.words * 4 // (16 * threads), 1),
+        needed,
     )
+
+
+def _lanes(card: str) -> int:
+    return 64 if card.startswith(_WAVE64) else 32
 
 
 def _source(kernel: Any, form: Form, how: Configuration, tokens: int, rows: int, columns: int) -> ASTSource:

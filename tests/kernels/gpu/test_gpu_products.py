@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.triton
 
-ROOT = Path(__file__).resolve().parents[3]
 # Of Σ |x · w|: float32 sums of a few hundred terms. Levels are exact in 16 bits but those of a table; the library's
 # product rounds weights and result to 16 bits.
 EXACT = 3e-6
@@ -22,12 +17,8 @@ TABLE = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 @pytest.fixture(scope="session")
-def results() -> list[dict[str, Any]]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    program = str(Path(__file__).with_name("gpu_cases.py"))
-    run = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr[-3000:]
-    return [json.loads(line) for line in run.stdout.splitlines()]
+def results(interpreted: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return interpreted("gpu_cases")
 
 
 def test_every_product_is_that_of_the_reference(results: list[dict[str, Any]]) -> None:

@@ -1,0 +1,75 @@
+"""What `kernels.gpu.compile_report` compiles beside weight-only products: launchers, called as a model would.
+
+Sizes are those of a model of 8 billion parameters: 4096 values a token, 14336 between gate and down, 32 heads of 128
+over 8 key heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernels.gpu import launch
+from kernels.gpu.launcher import Launch, recording
+
+WIDTH, INNER, HEADS, KEY_HEADS, HEAD = 4096, 14336, 32, 8, 128
+
+
+@dataclass(frozen=True)
+class Case:
+    """start: calls one launcher. kernels: of those that it starts, the ones that the report shows, by name.
+
+    tensor(card): whether the card's tensor cores must be in it.
+    """
+
+    name: str
+    start: Callable[[], object]
+    kernels: tuple[str, ...]
+    tensor: Callable[[str], bool] = lambda _card: False
+
+    def launches(self, card: str) -> list[Launch]:
+        with recording(card) as found:
+            self.start()
+        return [one for one in found if one.kernel.fn.__name__ in self.kernels]
+
+
+def _floats(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def _single(*shape: int) -> torch.Tensor:
+    return _floats(*shape, dtype=torch.float32)
+
+
+def _numbers(*shape: int) -> torch.Tensor:
+    return _floats(*shape, dtype=torch.int32)
+
+
+def _steps() -> list[Case]:
+    def case(name: str, start: Callable[[], object], kernel: str = "token_step") -> Case:
+        return Case(name, start, (kernel,))
+
+    tables = _single(8192, HEAD // 2), _single(8192, HEAD // 2), _numbers(16)
+    heads = _floats(16, HEADS, HEAD)
+    gate = _floats(16, 2 * INNER)
+    halves = gate[:, :INNER], gate[:, INNER:]
+    x, gain = _floats(16, WIDTH), _single(WIDTH)
+    return [
+        case("RMSNorm", lambda: launch.rms_norm(x, gain, 1e-5)),
+        case("RMSNorm of a sum", lambda: launch.rms_norm(x, gain, 1e-5, _floats(16, WIDTH))),
+        case("RMSNorm to int8", lambda: launch.rms_norm_quantized(x, gain, 1e-5, "int8")),
+        case("RMSNorm to e4m3", lambda: launch.rms_norm_quantized(x, gain, 1e-5, "e4m3")),
+        case("RMSNorm to e4m3 g128", lambda: launch.rms_norm_quantized(x, gain, 1e-5, "e4m3", 128)),
+        case("SiLU · mul", lambda: launch.activate_mul("silu", *halves)),
+        case("GELU · mul", lambda: launch.activate_mul("gelu", *halves)),
+        case("SiLU · mul to int8", lambda: launch.activate_mul_quantized("silu", *halves, codes="int8")),
+        case("rotary, halves", lambda: launch.rotate(heads, *tables, pairs=False), "rotate"),
+        case("rotary, pairs", lambda: launch.rotate(heads, *tables, pairs=True), "rotate"),
+    ]
+
+
+def cases() -> dict[str, Case]:
+    """Every case by name."""
+    return {case.name: case for case in _steps()}

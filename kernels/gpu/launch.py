@@ -1,0 +1,13 @@
+"""Every launcher of the GPU's kernels beside weight-only products (`kernels.gpu.products`): torch tensors in and out.
+
+Only imported where `kernels.gpu.state` is ready, or under Triton's interpreter (TRITON_INTERPRET=1) on CPU tensors.
+A launcher raises ValueError with the reason for shapes and types that no kernel takes. Nothing waits for the device.
+"""
+
+from kernels.gpu.steps import Tokens as Tokens
+from kernels.gpu.steps import activate_mul as activate_mul
+from kernels.gpu.steps import activate_mul_quantized as activate_mul_quantized
+from kernels.gpu.steps import quantize as quantize
+from kernels.gpu.steps import rms_norm as rms_norm
+from kernels.gpu.steps import rms_norm_quantized as rms_norm_quantized
+from kernels.gpu.steps import rotate as rotate

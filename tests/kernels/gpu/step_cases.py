@@ -1,0 +1,174 @@
+"""The steps between products under Triton's interpreter: one JSON line a case."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from interpreted import Traffic, tell
+
+from kernels.gpu import launch
+from kernels.reference import attention, elementwise, floats
+from kernels.reference.matrix import round_activations
+
+BATCHES = (1, 3, 16, 33)
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
+def values(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
+    rng = np.random.default_rng(rows * 1009 + columns)
+    x = 2 * rng.standard_normal((rows, columns)).astype(np.float32)
+    x[:, columns // 3] *= 20
+    if rows > 2:
+        x[1] = 0
+    return torch.from_numpy(x).to(dtype)
+
+
+def exact(x: torch.Tensor) -> np.ndarray:
+    return x.to(torch.float64).numpy()
+
+
+def compare(found: torch.Tensor, expected: np.ndarray) -> dict[str, Any]:
+    """error: of the largest value of its row."""
+    size = np.abs(expected).reshape(len(expected), -1).max(axis=1)
+    error = np.abs(exact(found) - expected).reshape(len(expected), -1).max(axis=1)
+    return {
+        "error": float((error / np.where(size > 0, size, 1)).max()),
+        "dtype": str(found.dtype).removeprefix("torch."),
+    }
+
+
+def codes_error(found: launch.Tokens, expected: np.ndarray) -> dict[str, Any]:
+    """error: of codes · scale, in steps of the codes; and whether what lies past the columns is 0."""
+    codes, scales = found.codes.numpy(), found.scales.numpy().astype(np.float64)
+    group = found.group or found.columns
+    each = np.repeat(scales, group, axis=1)[:, : found.columns]
+    if found.kind == "int8":
+        values, step = codes[:, : found.columns].astype(np.float64), each
+    else:
+        values = floats.table("F8_E4M3")[codes[:, : found.columns]].astype(np.float64)
+        step = each * np.maximum(2.0 ** np.floor(np.log2(np.maximum(np.abs(values), 2.0**-6)) - 3), 2.0**-9)
+    error = np.abs(values * each - expected) / np.where(step > 0, step, 1)
+    return {"steps": float(error.max()), "padded": not codes[:, found.columns :].any(), "dtype": found.kind}
+
+
+def norms(traffic: Traffic) -> None:
+    for tokens in BATCHES:
+        for columns, name in ((80, "bfloat16"), (130, "float16"), (4096, "float32")):
+            if columns > 1000 and tokens > 3:
+                continue
+            x, gain = values(tokens, columns, DTYPES[name]), values(1, columns, torch.float32)[0]
+            expected = elementwise.rms_norm(exact(x), exact(gain), 1e-5)
+            out = torch.empty_like(x)
+            traffic.start({"x": x, "out": out, "gain": gain})
+            launch.rms_norm(x, gain, 1e-5, out=out)
+            moved = sum(map(traffic.nbytes, ("x", "out", "gain")))
+            share = moved / (x.nbytes + out.nbytes + gain.nbytes)
+            tell(case="norm", tokens=tokens, columns=columns, share=share, **compare(out, expected))
+            residual = values(tokens, columns, torch.float32) / 2
+            total = exact(x) + exact(residual)
+            found = launch.rms_norm(x, gain, 1e-5, residual)
+            expected = elementwise.rms_norm(total, exact(gain), 1e-5)
+            tell(case="norm + residual", tokens=tokens, columns=columns, **compare(found, expected))
+            tell(case="residual", tokens=tokens, columns=columns, **compare(residual, total))
+            for kind, group in (("int8", 0), ("e4m3", 0), ("e4m3", 128)):
+                expected = elementwise.rms_norm(exact(x), exact(gain), 1e-5)
+                tokens_as_codes = launch.rms_norm_quantized(x, gain, 1e-5, kind, group)
+                tell(
+                    case=f"norm to codes g{group}",
+                    tokens=tokens,
+                    columns=columns,
+                    **codes_error(tokens_as_codes, expected),
+                )
+
+
+def activations(traffic: Traffic) -> None:
+    for tokens in BATCHES:
+        for kind, columns, name in (("silu", 67, "float16"), ("gelu", 96, "float32"), ("gelu_tanh", 1000, "bfloat16")):
+            both = values(tokens, 2 * columns, DTYPES[name])
+            gate, up = both[:, :columns], both[:, columns:]
+            expected = elementwise.activate(kind, exact(gate)) * exact(up)
+            out = torch.empty((tokens, columns), dtype=both.dtype)
+            traffic.start({"x": both, "out": out})
+            launch.activate_mul(kind, gate, up, out)
+            share = (traffic.nbytes("x") + traffic.nbytes("out")) / (both.nbytes + out.nbytes)
+            tell(case=kind, tokens=tokens, columns=columns, share=share, **compare(out, expected))
+            found = launch.activate_mul_quantized(kind, gate, up, "int8")
+            tell(case=f"{kind} to codes", tokens=tokens, columns=columns, **codes_error(found, expected))
+
+
+def same_codes() -> None:
+    """Codes alone: bit for bit the reference's, with rows that are zero, tiny, huge, or not finite."""
+    x = values(7, 150, torch.float32)
+    x[3], x[4, 7], x[5, 9] = x[3] * 1e-41, float("inf"), float("nan")
+    x[6] = torch.round(x[6])
+    with np.errstate(all="ignore"):
+        expected = round_activations(x.numpy(), "integer", "TOKEN")
+    found = launch.quantize(x, "int8")
+    values_found = found.codes[:, :150].numpy().astype(np.float64) * found.scales.numpy().astype(np.float64)
+    same = np.array_equal(values_found, expected, equal_nan=True)
+    tell(case="codes as the reference's", same=bool(same))
+    finite = values(5, 300, torch.float32)
+    for group in (0, 16, 128):
+        tell(
+            case=f"e4m3 g{group}",
+            tokens=5,
+            columns=300,
+            **codes_error(launch.quantize(finite, "e4m3", group), exact(finite)),
+        )
+
+
+def rotary() -> None:
+    for tokens in BATCHES:
+        for heads, width, turned, pairs, name in (
+            (3, 64, 32, False, "float16"),
+            (5, 80, 40, True, "bfloat16"),
+            (2, 96, 20, False, "float32"),
+            (4, 64, 16, True, "float32"),
+        ):
+            whole = values(tokens, (heads + 1) * width, DTYPES[name])
+            x = whole.view(tokens, heads + 1, width)[:, 1:]  # a part of a projection of several
+            rng = np.random.default_rng(tokens)
+            frequencies = (1.0 / 10000.0 ** (np.arange(turned) / turned)).astype(np.float32)
+            positions = rng.integers(0, 500, tokens)
+            expected = attention.rotate(x.to(torch.float32).numpy(), positions, frequencies, 1.25, pairs)
+            angles = np.arange(500)[:, None] * frequencies.astype(np.float64)
+            cos, sin = (torch.from_numpy((1.25 * f(angles)).astype(np.float32)) for f in (np.cos, np.sin))
+            at = torch.from_numpy(positions.astype(np.int32))
+            case = f"rotate {heads} × {width} {'pairs' if pairs else 'halves'}"
+            found = launch.rotate(x, cos, sin, at, pairs)
+            tell(case=case, tokens=tokens, **compare(found, expected.astype(np.float64)))
+            before = whole.clone()
+            launch.rotate(x, cos, sin, at, pairs, out=x)
+            kept = torch.equal(before[:, :width], whole[:, :width])
+            tell(case=f"{case} in place", tokens=tokens, same=bool(torch.equal(x, found)) and kept)
+
+
+def refused() -> None:
+    x, tables = values(2, 32, torch.float32), torch.zeros((4, 20))
+    tries = {
+        "long row": lambda: launch.quantize(torch.zeros((1, 40000)), "int8"),
+        "activation": lambda: launch.activate_mul("exp", x, x),
+        "group": lambda: launch.quantize(x, "e4m3", 48),
+        "tables": lambda: launch.rotate(x.view(2, 1, 32), tables, tables, torch.zeros(2, dtype=torch.int32), True),
+    }
+    for what, start in tries.items():
+        try:
+            start()
+        except ValueError as error:
+            tell(refused=what, reason=str(error))
+
+
+def main() -> None:
+    traffic = Traffic(("gain",))
+    norms(traffic)
+    activations(traffic)
+    same_codes()
+    rotary()
+    refused()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
