@@ -8,7 +8,6 @@ import math
 import shlex
 import sys
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,15 +31,14 @@ from core.methods.scratch import remove_scratch
 from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
-from core.parts import Run
 from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, calibration_seconds, thread_seconds
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
+from core.recorder import Recorder, intact
 from core.threads import worker_count
 
-SYNC_SECONDS = 2.0  # finished tensors reach the journal at least this often: what a crash can cost
+SYNC_SECONDS = 1.0  # finished tensors reach the journal at least this often: what a crash can cost
 QUIET_SECONDS = 3.0  # no estimate before this
-VERIFY_CHUNK = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -128,9 +126,9 @@ def run(
         files = OutputFiles(output, plan.layout, keep=bool(done))
         prepared = yield from _prepare(plan, checkpoint, output, token, clock, bool(resume))
         inputs = yield from _calibrate(plan, checkpoint, done, token, clock)
-        entries = yield from _write(plan, prepared, files, journal, done, token, clock, threads, inputs)
+        entries, checked = yield from _write(plan, prepared, files, journal, done, token, clock, threads, inputs)
         files.sync()
-        yield from _verify(plan, files, journal, entries, token, clock, threads)
+        yield from _verify(plan, files, journal, entries, checked, token, clock, threads)
         files.finish(overwrite)
         remove_scratch(output)
         finished = True
@@ -275,24 +273,18 @@ def _write(
     clock: _Clock,
     threads: int,
     inputs: Mapping[str, float],
-) -> Generator[Progress, None, list[Entry]]:
-    """All tensors that the journal does not have. Blocks run in a small pool; results are taken in the plan's order."""
+) -> Generator[Progress, None, tuple[list[Entry], set[int]]]:
+    """All tensors that the journal does not have, and the numbers of those that were read back already.
+
+    Blocks run in a small pool; results are taken in the plan's order.
+    """
     entries = {e.tensor: e for e in done}
     worker = BlockWorker(prepared.checkpoint, prepared.tensors, plan.layout.parts, files, prepared.reference)
-    waiting: list[Entry] = []
-    synced = time.monotonic()
     building: dict[int, tuple[list[WrittenBlock], ErrorSum | None, int]] = {}
     queue: deque[Future[BlockResult]] = deque()
     left: dict[int, int] = {}
-
-    def record() -> None:
-        nonlocal waiting, synced
-        if waiting:
-            files.sync()
-            with disk_errors(files.output):
-                journal.append(waiting)
-        waiting, synced = [], time.monotonic()
-
+    known = 0
+    recorder = Recorder(files, journal, SYNC_SECONDS, lambda: token.cancelled)
     pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-block")
     try:
         source = _blocks(plan, prepared, entries, threads, left, token, inputs)
@@ -308,7 +300,7 @@ def _write(
                 break
             result = queue.popleft().result()
             if token.paused:
-                record()  # a pause may be long: what is finished is safe first
+                recorder.flush()  # a pause may be long: what is finished is safe first
             token.check()
             i = result.block.tensor
             t = plan.tensors[i]
@@ -321,23 +313,25 @@ def _write(
                     error.add(result.error)
             count += 1
             clock.block(result.block, t)
+            now = recorder.checked_bytes
+            clock.checked(now - known)
+            known = now
             finished = None
             if count == left[i]:
                 blocks.extend(worker.constants(i))
                 entry = Entry(i, tuple(blocks), error.stats() if error else None)
                 entries[i] = entry
-                waiting.append(entry)
+                recorder.add(entry)
                 finished = _result(t, entry.error)
-                if time.monotonic() - synced > SYNC_SECONDS:
-                    record()
             else:
                 building[i] = (blocks, error, count)
             yield clock.progress("writing", plan, i, finished)
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
         with contextlib.suppress(UserError):  # a full disk: what is not recorded is done again
-            record()
-    return [entries[i] for i in range(len(plan.tensors))]
+            recorder.close()
+    clock.checked(recorder.checked_bytes - known)
+    return [entries[i] for i in range(len(plan.tensors))], recorder.checked
 
 
 def _blocks(
@@ -373,11 +367,12 @@ def _verify(
     files: OutputFiles,
     journal: Journal,
     entries: list[Entry],
+    checked: set[int],
     token: CancelToken,
     clock: _Clock,
     threads: int,
 ) -> Generator[Progress, None, None]:
-    """Read the whole output back from the disk and compare every block's checksum with the one it was written with.
+    """Read back what was not `checked` from the disk and compare each block's checksum with what it was written with.
 
     The journal forgets the tensors that differ, so that a resumed run writes them again.
     """
@@ -385,14 +380,14 @@ def _verify(
     bad = [] if files.plain_bytes_intact() else ["The header"]
     again = []
 
-    def intact(e: Entry) -> bool:
-        return not token.cancelled and all(_crc_on_disk(files, b) == b.crc for b in e.blocks)
+    def good(e: Entry) -> bool:
+        return not token.cancelled and intact(files, e)
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="bitsmith-verify")
     try:
-        for e, good in _in_order(pool, intact, entries, 4 * threads):
+        for e, found in _in_order(pool, good, [e for e in entries if e.tensor not in checked], 4 * threads):
             token.check()
-            if not good:
+            if not found:
                 again.append(e.tensor)
                 bad.append(f"'{plan.tensors[e.tensor].name}'")
             clock.checked(sum(b.total for b in e.blocks))
@@ -421,15 +416,6 @@ def _in_order(
             first, found = due.popleft()
             yield first, found.result()
     yield from ((e, found.result()) for e, found in due)
-
-
-def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:
-    if b.count > 1:
-        return zlib.crc32(files.read(b.file, Run(b.offset, b.nbytes, b.count, b.stride)))
-    crc = 0
-    for start in range(0, b.nbytes, VERIFY_CHUNK):
-        crc = zlib.crc32(files.read(b.file, Run(b.offset + start, min(VERIFY_CHUNK, b.nbytes - start))), crc)
-    return crc
 
 
 def _result(t: TensorPlan, error: ErrorStats | None) -> TensorResult:

@@ -5,6 +5,7 @@ The compiled functions fill arrays that are made here; their shapes are checked 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -111,9 +112,12 @@ class Compiled:
         return out
 
     def error_stats(
-        self, source: np.ndarray, other: np.ndarray, limit: float, counts: np.ndarray, threads: int
+        self, source: np.ndarray, other: np.ndarray, limit: float, counts: np.ndarray, every: int, threads: int
     ) -> tuple[float, float, float, int]:
-        return self._extension.error_stats(self._isa, source, other, limit, counts, threads)
+        return self._extension.error_stats(self._isa, source, other, limit, counts, every, threads)
+
+    def crc32(self, data: np.ndarray, before: int) -> int:
+        return self._extension.crc32(self._isa, data, before)
 
     def scan(self, x: np.ndarray, extremes: np.ndarray, nonfinite: np.ndarray, threads: int) -> None:
         self._extension.scan(self._isa, x, extremes, nonfinite, threads)
@@ -173,6 +177,7 @@ _REFERENCES: dict[str, Callable[..., Any]] = {
 }
 
 _ENCODED = tuple(kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS)  # those go by to_half
+dispatch.register("crc32", "reference", zlib.crc32)
 dispatch.register("encode_blocks", "reference", blocks.encode_blocks, variants=_ENCODED)
 dispatch.register("decode_blocks", "reference", blocks.decode_blocks, variants=_ENCODED + SOURCE_KINDS)
 for _op, _function in _REFERENCES.items():
@@ -186,3 +191,5 @@ if cpu.extension is not None:
         dispatch.register("decode_blocks", _backend, _compiled.decode_blocks, _compiled.decodes, _rank)
         for _op in _REFERENCES:
             dispatch.register(_op, _backend, getattr(_compiled, _op), priority=_rank)
+        if cpu.extension.has_crc32(_isa):
+            dispatch.register("crc32", _backend, _compiled.crc32, priority=_rank)

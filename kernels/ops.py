@@ -180,18 +180,30 @@ class ErrorSums:
 
 
 def error_stats(
-    source: np.ndarray, reconstruction: np.ndarray, limit: float = 0.0, bins: int = 0, threads: int = 1
+    source: np.ndarray,
+    reconstruction: np.ndarray,
+    limit: float = 0.0,
+    bins: int = 0,
+    threads: int = 1,
+    every: int = 1,
 ) -> ErrorSums:
     """How far reconstruction is from source, both float32 [R, K], in float64.
 
     The histogram has equal bins over −limit … limit; errors outside are counted in the first and last. Where the
     reconstruction of a finite value is NaN, its error is Inf.
+
+    every: only one row of so many is counted, from the first on; counting costs more than all sums together.
     """
     source, reconstruction = _pair(source, reconstruction)
     counts = np.zeros(bins, np.int64)
     run = dispatch.find("error_stats").function
-    squares, error_squares, max_error, nonfinite = run(source, reconstruction, float(limit), counts, threads)
+    squares, error_squares, max_error, nonfinite = run(source, reconstruction, float(limit), counts, every, threads)
     return ErrorSums(source.size - nonfinite, nonfinite, squares, error_squares, max_error, counts)
+
+
+def crc32(data: np.ndarray, before: int = 0) -> int:
+    """CRC-32 of uint8 [n], as zlib has it; before: that of the bytes in front of them."""
+    return int(dispatch.find("crc32").function(data, before))
 
 
 @dataclass(frozen=True)

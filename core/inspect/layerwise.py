@@ -115,7 +115,12 @@ def _tokens(checkpoint: Checkpoint, config: DecoderConfig, text: str, limit: int
         raise UserError("The text is empty.", "Give a text of a few hundred words, or use the bundled one.")
     limit = min(limit, config.context)
     ids = open_text(checkpoint).encode(text[: limit * LETTERS])
-    if ids and not 0 <= min(ids) <= max(ids) < config.vocab:
+    if not ids:
+        raise UserError(
+            "The model's tokenizer finds no token in this text.",
+            "Give a text in the model's language, and check that the tokenizer belongs to these weights.",
+        )
+    if not 0 <= min(ids) <= max(ids) < config.vocab:
         raise UserError(
             f"The tokenizer knows token {format_count(max(ids))}, but the model has only {format_count(config.vocab)}.",
             "Use the tokenizer that belongs to these weights.",

@@ -57,7 +57,7 @@ class ErrorSum:
         self.max_error = max(self.max_error, other.max_error)
         if not other.limit:
             if self.limit:
-                self.counts[BINS // 2] += other.values
+                self.counts[BINS // 2] += int(other.counts.sum())
             else:
                 self.counts = self.counts + other.counts
             return
@@ -104,12 +104,13 @@ def histogram_edges(limit: float, bins: int = BINS) -> tuple[float, ...]:
     return tuple(float(v) for v in np.linspace(-limit, limit, bins + 1))
 
 
-def measure(source: np.ndarray, reconstruction: np.ndarray, guess: float = 0.0) -> ErrorSum:
+def measure(source: np.ndarray, reconstruction: np.ndarray, guess: float = 0.0, every: int = 1) -> ErrorSum:
     """Sums of one block, both float32 [R, K]. Values that are not finite in the source are counted and left out.
 
     guess: what the histogram's limit may be, a power of two; right, it saves a second look at the values.
+    every: the histogram counts one row of so many; all other figures are of all values.
     """
-    first = ops.error_stats(source, reconstruction, guess, BINS if guess else 0)
+    first = ops.error_stats(source, reconstruction, guess, BINS if guess else 0, every=every)
     total = ErrorSum(
         values=first.finite,
         nonfinite=first.nonfinite,
@@ -120,10 +121,10 @@ def measure(source: np.ndarray, reconstruction: np.ndarray, guess: float = 0.0) 
     if first.max_error > 0 and math.isfinite(first.max_error):
         total.limit = 2.0 ** math.ceil(math.log2(first.max_error))
         if total.limit != guess:
-            first = ops.error_stats(source, reconstruction, total.limit, BINS)
+            first = ops.error_stats(source, reconstruction, total.limit, BINS, every=every)
         total.counts = np.asarray(first.counts, np.int64)
     else:
-        total.counts[BINS // 2] = first.finite
+        total.counts[BINS // 2] = first.finite // every
     return total
 
 

@@ -334,12 +334,14 @@ static void unpack_bits(Bytes packed, int bits, BytesOut out, int threads) {
     });
 }
 
-// (Σx², Σe², max |e|, values not finite), and counts of e when limit > 0. Rows are summed in order.
+// (Σx², Σe², max |e|, values not finite), and counts of e, in the rows of which `every` is a factor, when limit > 0.
+// Rows are summed in order.
 static nb::tuple error_stats(const std::string& isa, Floats source, Floats other, float limit, Counts counts,
-                             int threads) {
+                             int64_t every, int threads) {
     const Kernels& kernels = kernels_named(isa);
     const int64_t rows = source.shape(0), columns = source.shape(1), bins = counts.shape(0);
     require(other.shape(0) == source.shape(0) && other.shape(1) == source.shape(1), "the two differ in shape");
+    require(every >= 1, "every is at least 1");
     const float *x = source.data(), *y = other.data();
     int64_t* count = counts.data();
     RowError total = {0.0, 0.0, 0.0, 0};
@@ -348,16 +350,16 @@ static nb::tuple error_stats(const std::string& isa, Floats source, Floats other
         std::vector<RowError> sums(rows);
         std::mutex adding;
         parallel_for(rows, 1, threads, [&](int64_t begin, int64_t end) {
-            const bool counted = limit > 0.0f && bins > 0;
+            const bool counts_any = limit > 0.0f && bins > 0;
             const int64_t side = bins + 1;
             // A table of pairs pays where it stays in the cache, and where there are more values than it has entries.
-            const bool paired = counted && side <= 256 && (end - begin) * columns > side * side;
+            const bool paired = counts_any && side <= 256 && (end - begin) / every * columns > side * side;
             std::vector<int64_t> mine(side);
             std::vector<uint32_t> pairs(paired ? side * side : 0);
             for (int64_t row = begin; row < end; ++row) {
                 const int64_t at = row * columns;
                 sums[row] = kernels.row_error(x + at, y + at, columns);
-                if (counted)
+                if (counts_any && row % every == 0)
                     kernels.row_histogram(x + at, y + at, columns, limit, static_cast<int>(bins),
                                           paired ? pairs.data() : nullptr, mine.data());
             }

@@ -51,14 +51,24 @@ static int64_t read_stretches(int file, int64_t offset, int64_t stride, BytesOut
 }
 #endif
 
+// zlib's checksum of the bytes. Raises ValueError for a set without it; `has_crc32` tells.
+static uint32_t crc32_of(const std::string& isa, Flat bytes, uint32_t before) {
+    const Crc32 function = kernels_named(isa).crc32;
+    require(function != nullptr, "this instruction set has no carry-less product");
+    const uint8_t* data = bytes.data();
+    const int64_t n = static_cast<int64_t>(bytes.size());
+    nb::gil_scoped_release released;
+    return function(before, data, n);
+}
+
 namespace bitsmith {
 
 void add_files(nb::module_& m) {
+    m.def("crc32", &crc32_of);
+    m.def("has_crc32", [](const std::string& isa) { return kernels_named(isa).crc32 != nullptr; });
 #if !defined(_WIN32)
     m.def("write_stretches", &write_stretches);
     m.def("read_stretches", &read_stretches);
-#else
-    (void)m;
 #endif
 }
 

@@ -117,6 +117,7 @@ struct Inspect {
                       const int64_t* stops, int64_t width, void* scratch, float* out);
 };
 
+using Crc32 = uint32_t (*)(uint32_t before, const uint8_t* data, int64_t n);
 using EncodeBatch = void (*)(const Batch& batch);
 using DecodeBlocks = void (*)(const uint8_t* in, int64_t blocks, float* out, float tensor_scale);
 
@@ -143,6 +144,7 @@ struct Kernels {
     float (*group_error_ratio)(const float* source, const float* other, int64_t n, float floor);
     Inspect inspect[kStoredTypes];
     void (*row_powers)(const float* x, int64_t n, double pivot, double* sums);
+    Crc32 crc32;  // null where the set has no carry-less product
 };
 
 const Kernels* kernels_baseline();

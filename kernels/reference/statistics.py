@@ -42,14 +42,14 @@ def _in_order(values: np.ndarray) -> float:
 
 
 def error_stats(
-    source: np.ndarray, other: np.ndarray, limit: float, counts: np.ndarray, _threads: int
+    source: np.ndarray, other: np.ndarray, limit: float, counts: np.ndarray, every: int, _threads: int
 ) -> tuple[float, float, float, int]:
     finite, x, e = _differences(source, other)
     if limit > 0 and len(counts):
         limit32, bins = np.float32(limit), np.float32(len(counts))
         place = (e + limit32) * (bins / (np.float32(2) * limit32))
         bin_numbers = clamp(place, 0.0, bins - np.float32(1)).astype(np.int64)
-        counts += np.bincount(bin_numbers[finite], minlength=len(counts))
+        counts += np.bincount(bin_numbers[::every][finite[::every]], minlength=len(counts))
     x64, e64 = x.astype(np.float64), e.astype(np.float64)
     squares, error_squares = _in_order(row_sums(x64 * x64)), _in_order(row_sums(e64 * e64))
     return squares, error_squares, float(np.abs(e).max(initial=0.0)), int((~finite).sum())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+from tokenizers.pre_tokenizers import ByteLevel
 
 LAYERS, HIDDEN, HEADS, KV_HEADS, INNER, VOCAB, CONTEXT = 22, 2048, 32, 4, 5632, 32000, 2048
 SPREAD = 0.02
@@ -64,9 +65,10 @@ def write_random_llama(path: Path) -> None:
 def write_random_llama_folder(folder: Path) -> None:
     """Write a Hugging Face folder of that shape, 2.2 GB in one safetensors file, unless it is there."""
     path = folder / "model.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(json.dumps(_tokenizer()), encoding="utf-8")
     if path.is_file():
         return
-    folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -114,3 +116,18 @@ def _folder_shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
         yield base + "mlp.down_proj.weight", (HIDDEN, INNER)
     yield "model.norm.weight", (HIDDEN,)
     yield "lm_head.weight", (VOCAB, HIDDEN)
+
+
+def _tokenizer() -> dict[str, object]:
+    """Words without sense, as many as the shape has: some targets copy a vocabulary, or want one."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    letters = sorted(ByteLevel.alphabet())
+    words = letters + [f"w{i}" for i in range(VOCAB - len(letters))]
+    digits = {"type": "Digits", "individual_digits": True}
+    return {
+        "version": "1.0",
+        "added_tokens": [],
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [digits, byte_level]},
+        "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": {word: i for i, word in enumerate(words)}, "merges": []},
+    }

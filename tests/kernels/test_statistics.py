@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 import pytest
 
@@ -25,9 +27,10 @@ def test_all_backends_agree_to_the_bit(columns) -> None:
 
     def everything() -> str:
         sums = ops.error_stats(x, y, 0.25, 64, threads=3)
+        some = ops.error_stats(x, y, 0.25, 64, every=3)
         scans = ops.scan(x, threads=2), ops.scan(y)
         ratios = [ops.max_group_error_ratio(x[:4], y[:4], group, floor) for group in (1, 32, 400) for floor in (0, 0.1)]
-        return repr((sums, sums.counts.tolist(), scans, ratios))
+        return repr((sums, sums.counts.tolist(), some, some.counts.tolist(), scans, ratios))
 
     with dispatch.only("reference"):
         want = everything()
@@ -105,3 +108,20 @@ def test_many_values_are_counted_as_few_are(bins: int) -> None:
                 found = ops.error_stats(x, y, 0.25, bins, threads)
                 assert found.counts.tolist() == want.counts.tolist(), backend
                 assert found.counts.sum() == found.finite
+
+
+def test_a_histogram_of_some_rows_counts_those_and_sums_all() -> None:
+    x, y = pair(97)
+    whole, some = ops.error_stats(x, y, 0.25, 64), ops.error_stats(x, y, 0.25, 64, every=3)
+    assert some.counts.tolist() == ops.error_stats(x[::3], y[::3], 0.25, 64).counts.tolist()
+    assert (some.error_squares, some.max_error, some.finite) == (whole.error_squares, whole.max_error, whole.finite)
+
+
+@pytest.mark.parametrize("size", [0, 1, 15, 16, 17, 63, 64, 65, 127, 128, 1000, 70001])
+def test_checksums_are_those_of_zlib(size) -> None:
+    data = np.random.default_rng(size).integers(0, 256, size + 3, dtype=np.uint8)
+    for start in (0, 1, 3):  # not aligned either
+        for backend in dispatch.backends("crc32"):
+            with dispatch.only(backend):
+                for before in (0, 12345, 0xFFFFFFFF):
+                    assert ops.crc32(data[start:], before) == zlib.crc32(data[start:], before), backend

@@ -61,7 +61,8 @@ CpuFeatures detect_cpu() {
     const uint64_t state = saved_state();
     const Registers leaf = cpuid(7), more = leaf.a >= 1 ? cpuid(7, 1) : Registers{0, 0, 0, 0};
     const uint32_t seventh = leaf.b;
-    features.avx2 = (state & 0x6) == 0x6 && (first >> 28 & 1) && (first >> 29 & 1) && (seventh >> 5 & 1);
+    const bool clmul = first >> 1 & 1;
+    features.avx2 = (state & 0x6) == 0x6 && clmul && (first >> 28 & 1) && (first >> 29 & 1) && (seventh >> 5 & 1);
     const uint32_t needed = 1u << 16 | 1u << 17 | 1u << 30 | 1u << 31;  // F, DQ, BW, VL
     features.avx512 = features.avx2 && (state & 0xE6) == 0xE6 && (seventh & needed) == needed;
     features.fma = features.avx2 && (first >> 12 & 1);

@@ -1,4 +1,5 @@
 // The body of every instruction set's translation unit. The file that includes it defines BITSMITH_NS.
+#include "../checksum.h"
 #include "../convert.h"
 #include "../decode/groups.h"
 #include "../decode/kquants.h"
@@ -78,6 +79,7 @@ static const Kernels kKernels = {
         {row_figures<TypeF32>, column_sums<TypeF32>, column_medians<TypeF32>, pool_rows<TypeF32>},
     },
     row_powers,
+    kCrc32,
 };
 
 }  // namespace BITSMITH_NS

@@ -216,6 +216,12 @@ def test_what_can_not_be_measured(tiny: Callable[[str], Path], options: dict[str
         next(measure_activations(checkpoint, **options))
 
 
+def test_a_tokenizer_that_knows_nothing_of_the_text_is_told(tiny: Callable[[str], Path], monkeypatch) -> None:
+    monkeypatch.setattr("core.runtime.tokenizer.text.Text.encode", lambda *a, **k: [])
+    with open_checkpoint(tiny("llama2")) as checkpoint, pytest.raises(UserError, match="finds no token"):
+        next(measure_activations(checkpoint, TEXT, use_cache=False))
+
+
 def test_other_kinds_of_models_are_named(tmp_path: Path) -> None:
     from tiny_models import write_llama
 

@@ -1,0 +1,94 @@
+"""What a run has finished, made safe beside the work: synced to the disk, read back, then told to the journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from core.journal import Entry, Journal, WrittenBlock
+from core.output import OutputFiles, disk_errors
+from core.parts import Run
+from kernels import ops
+
+CHUNK = 8 << 20  # bytes read at once
+
+
+def intact(files: OutputFiles, entry: Entry) -> bool:
+    """Whether the bytes of a finished tensor are on the disk as they were written. Raises UserError like a read."""
+    return all(_crc_on_disk(files, b) == b.crc for b in entry.blocks)
+
+
+def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:
+    if b.count > 1:
+        return ops.crc32(files.read(b.file, Run(b.offset, b.nbytes, b.count, b.stride)))
+    crc = 0
+    for start in range(0, b.nbytes, CHUNK):
+        crc = ops.crc32(files.read(b.file, Run(b.offset + start, min(CHUNK, b.nbytes - start))), crc)
+    return crc
+
+
+class Recorder:
+    """Has a thread of its own, so that no block waits for the disk.
+
+    What does not read back as it was written is not recorded; the check at the end of the run finds it again.
+    """
+
+    def __init__(self, files: OutputFiles, journal: Journal, seconds: float, stopped: Callable[[], bool]) -> None:
+        """seconds: between two syncs, what a crash can cost at most. stopped: True when the run is to end soon."""
+        self.checked: set[int] = set()  # tensors that were read back
+        self.checked_bytes = 0
+        self._files = files
+        self._journal = journal
+        self._seconds = seconds
+        self._stopped = stopped
+        self._waiting: list[Entry] = []
+        self._begun = time.monotonic()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="bitsmith-journal")
+        self._last: Future[None] | None = None
+
+    def add(self, entry: Entry) -> None:
+        """A finished tensor. Raises UserError when the disk refused what was recorded before."""
+        self._waiting.append(entry)
+        busy = self._last is not None and not self._last.done()
+        if not busy and time.monotonic() - self._begun > self._seconds:
+            self._begin(check=True)
+
+    def flush(self) -> None:
+        """Return when everything added is safe, though not read back. Raises UserError when the disk refuses."""
+        self._begin(check=False)
+        self._wait()
+
+    def close(self) -> None:
+        """Like flush, then end the thread."""
+        try:
+            self.flush()
+        finally:
+            self._pool.shutdown()
+
+    def _begin(self, check: bool) -> None:
+        self._wait()
+        entries, self._waiting = self._waiting, []
+        self._begun = time.monotonic()
+        if entries:
+            self._last = self._pool.submit(self._record, entries, check)
+
+    def _wait(self) -> None:
+        if self._last is not None:
+            last, self._last = self._last, None
+            last.result()
+
+    def _record(self, entries: list[Entry], check: bool) -> None:
+        self._files.sync()
+        if check:
+            self._files.drop_cache()
+            entries = [e for e in entries if self._stopped() or self._reads_back(e)]
+        with disk_errors(self._files.output):
+            self._journal.append(entries)
+
+    def _reads_back(self, entry: Entry) -> bool:
+        good = intact(self._files, entry)
+        if good:
+            self.checked.add(entry.tensor)
+            self.checked_bytes += sum(b.total for b in entry.blocks)
+        return good
