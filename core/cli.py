@@ -20,11 +20,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from core import cli_budget, cli_eval, cli_generate, cli_imatrix, cli_inspect
+from core import cli_budget, cli_eval, cli_generate, cli_hub, cli_imatrix, cli_inspect
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # a write finds no room
+
+_GOES_ON = {
+    "convert": "--resume goes on where it stopped.",
+    "download": "The same command goes on where it stopped.",
+}
 
 
 class _Usage(Exception):
@@ -55,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as e:
         return _complain(e, as_json)
     except (Cancelled, KeyboardInterrupt):
-        hint = "--resume goes on where it stopped." if "convert" in words else ""
+        hint = next((_GOES_ON[word] for word in words if word in _GOES_ON), "")
         return _complain(UserError("Cancelled.", hint), as_json, code=3)
     except _Usage as e:
         return _complain(UserError(str(e)), as_json, code=2)
@@ -87,7 +92,7 @@ def _run(words: list[str], token: CancelToken) -> int:
         return int(e.code or 0)
     if args.command in cli_generate.COMMANDS:
         return cli_generate.COMMANDS[args.command](args, token)
-    for part in (cli_inspect, cli_eval, cli_budget, cli_imatrix):
+    for part in (cli_inspect, cli_eval, cli_budget, cli_imatrix, cli_hub):
         if args.command in part.COMMANDS:
             return part.COMMANDS[args.command](args, token)
     from core.cli_commands import COMMANDS
@@ -194,6 +199,7 @@ def _parser() -> _Parser:
     cli_eval.add_commands(command)
     cli_budget.add_commands(command)
     cli_imatrix.add_commands(command)
+    cli_hub.add_commands(command)
 
     formats = command("formats", "List the targets: for which programs, effective bits, and who reads them.")
     formats.add_argument("--markdown", action="store_true", help="the table of the README instead")

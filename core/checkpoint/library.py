@@ -1,72 +1,64 @@
-"""Models that are already on this computer: Hugging Face cache, LM Studio, Ollama."""
+"""Models that are already on this computer: Hugging Face's cache, LM Studio, Ollama, llama.cpp, our own folder."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+
+from core.checkpoint.files import LFS_PREFIX
+from core.checkpoint.library_places import hub_folders, llama_cpp_folders, lm_studio_folders, ollama_folders
 
 MAX_ENTRIES = 2000  # of one folder; a folder with more is no model library
 MAX_MODELS = 500
 MAX_MANIFEST = 1 << 20
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
+_PART = re.compile(r"^(?P<base>.+)-\d{5}-of-(?P<count>\d{5})\.(?P<suffix>safetensors|bin|gguf)$")
 _OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """path: what `open_checkpoint` takes. name: as people know it. origin: who put it there. bytes: of its weights."""
+    """path: what `open_checkpoint` takes. name: as people know it. origin: who put it there. bytes: of its weights.
+
+    missing: weight files that are named and not there, since a download has not ended or a link leads nowhere.
+    """
 
     path: Path
     name: str
     origin: str
     bytes: int
+    missing: int = 0
 
 
-def local_models(environ: Mapping[str, str] = os.environ, home: Path | None = None) -> tuple[LocalModel, ...]:
-    """All models found, by name. Looks at folder listings only, follows no deep trees, and never raises."""
+def local_models(
+    environ: Mapping[str, str] = os.environ, home: Path | None = None, folders: Sequence[Path] = ()
+) -> tuple[LocalModel, ...]:
+    """All models found, by name. folders: more places to look in, such as the one for downloads.
+
+    Looks at folder listings only, follows no deep trees, never raises. A file that two programs share is named once.
+    """
     home = home or Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is none
-    found: dict[Path, LocalModel] = {}
-    searches: tuple[tuple[Callable[[Path], Iterator[LocalModel]], tuple[Path, ...]], ...] = (
-        (_hugging_face, _hub_folders(environ, home)),
-        (_lm_studio, _lm_studio_folders(home)),
-        (_ollama, _ollama_folders(environ, home)),
+    found: dict[str, LocalModel] = {}
+    searches: tuple[tuple[Callable[[Path], Iterator[LocalModel]], Sequence[Path]], ...] = (
+        (_plain_folder, folders),
+        (_hugging_face, hub_folders(environ, home)),
+        (_lm_studio, lm_studio_folders(home)),
+        (_ollama, ollama_folders(environ, home)),
+        (_llama_cpp, llama_cpp_folders(environ, home)),
     )
-    for search, folders in searches:
-        for folder in folders:
+    for search, places in searches:
+        for place in places:
             try:
-                for model in islice(search(folder), MAX_MODELS):
-                    found.setdefault(model.path, model)
+                for model in islice(search(place), MAX_MODELS):
+                    found.setdefault(os.path.realpath(model.path), model)
             except (OSError, ValueError):  # not there, not ours to read, or a link that leads to itself
                 continue
     return tuple(sorted(found.values(), key=lambda model: (model.name.lower(), model.origin)))
-
-
-def _hub_folders(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    for key, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
-        if environ.get(key):
-            return (Path(environ[key]) / below,)
-    cache = Path(environ["XDG_CACHE_HOME"]) if environ.get("XDG_CACHE_HOME") else home / ".cache"
-    return (cache / "huggingface" / "hub",)
-
-
-def _lm_studio_folders(home: Path) -> tuple[Path, ...]:
-    folders = [home / ".lmstudio" / "models", home / ".cache" / "lm-studio" / "models"]
-    pointer = home / ".lmstudio-home-pointer"  # LM Studio notes here where its files were moved to
-    with contextlib.suppress(OSError, ValueError):
-        folders.insert(0, Path(pointer.read_text(encoding="utf-8")[:4096].strip()) / "models")
-    return tuple(folders)
-
-
-def _ollama_folders(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
-    if environ.get("OLLAMA_MODELS"):
-        return (Path(environ["OLLAMA_MODELS"]),)
-    return (home / ".ollama" / "models", Path("/usr/share/ollama/.ollama/models"))  # the second: its Linux service
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -88,11 +80,13 @@ def _size(path: Path) -> int:
 
 def _in_folder(folder: Path, name: str, origin: str) -> Iterator[LocalModel]:
     """A folder of weights is one model; GGUF files beside them are one each, a split set counted once."""
-    entries = [(path, size) for path in _entries(folder) if (size := _size(path)) > 0]
-    weights = [size for path, size in entries if path.suffix == ".safetensors"]
-    weights = weights or [size for path, size in entries if re.match(r"pytorch_model.*\.bin$", path.name)]
+    listed = _entries(folder)
+    entries = [(path, size) for path in listed if (size := _size(path)) > 0 and not _is_pointer(path, size)]
+    weights = [(path, size) for path, size in entries if path.suffix == ".safetensors"]
+    weights = weights or [(path, size) for path, size in entries if re.match(r"pytorch_model.*\.bin$", path.name)]
     if weights and any(path.name == "config.json" for path, _ in entries):
-        yield LocalModel(folder, name, origin, sum(weights))
+        missing = _missing([path for path, _ in weights], listed)
+        yield LocalModel(folder, name, origin, sum(size for _, size in weights), missing)
     ggufs = [
         (path, size) for path, size in entries if path.suffix.lower() == ".gguf" and "mmproj" not in path.name.lower()
     ]
@@ -101,7 +95,44 @@ def _in_folder(folder: Path, name: str, origin: str) -> Iterator[LocalModel]:
             continue
         stem = re.sub(r"-00001-of-\d{5}$", "", path.stem)
         parts = [s for p, s in ggufs if p != path and _LATER_PART.search(p.name) and p.name.startswith(stem + "-")]
-        yield LocalModel(path, f"{name.rpartition('/')[0]}/{stem}".lstrip("/"), origin, size + sum(parts))
+        missing = _missing([path], [p for p, _ in ggufs])
+        yield LocalModel(path, f"{name.rpartition('/')[0]}/{stem}".lstrip("/"), origin, size + sum(parts), missing)
+
+
+def _missing(weights: Sequence[Path], listed: Sequence[Path]) -> int:
+    """How many of the parts that the names speak of are not there, or are links that lead nowhere."""
+    shard = next((m for path in weights if (m := _PART.match(path.name))), None)
+    if shard is None:
+        return 0
+    names = {path.name for path in listed if _size(path) > 0}
+    count = int(shard["count"])
+    return sum(
+        f"{shard['base']}-{number:05d}-of-{shard['count']}.{shard['suffix']}" not in names
+        for number in range(1, min(count, MAX_ENTRIES) + 1)
+    )
+
+
+def _is_pointer(path: Path, size: int) -> bool:
+    """Whether Git LFS has left a note in place of the file."""
+    if size > 1024 or path.suffix not in (".safetensors", ".gguf", ".bin"):
+        return False
+    try:
+        with path.open("rb") as file:
+            return file.read(len(LFS_PREFIX)) == LFS_PREFIX
+    except OSError:
+        return True
+
+
+def _with_folders(folder: Path, name: str, origin: str) -> Iterator[LocalModel]:
+    """A repository: what lies at its top, and in the folders below, where large GGUFs are kept by quantization."""
+    yield from _in_folder(folder, name, origin)
+    for below in _entries(folder):
+        if not below.name.startswith(".") and below.is_dir():
+            yield from _in_folder(below, f"{name}/{below.name}" if _has_config(below) else name, origin)
+
+
+def _has_config(folder: Path) -> bool:
+    return _size(folder / "config.json") > 0
 
 
 def _hugging_face(hub: Path) -> Iterator[LocalModel]:
@@ -116,7 +147,7 @@ def _hugging_face(hub: Path) -> Iterator[LocalModel]:
             current = ""
         snapshots.sort(key=lambda path: path.name != current)
         for snapshot in snapshots:
-            models = list(_in_folder(snapshot, name, "Hugging Face"))
+            models = list(_with_folders(snapshot, name, "Hugging Face"))
             if models:
                 yield from models
                 break
@@ -125,7 +156,24 @@ def _hugging_face(hub: Path) -> Iterator[LocalModel]:
 def _lm_studio(models: Path) -> Iterator[LocalModel]:
     for publisher in _entries(models):
         for repository in _entries(publisher):
-            yield from _in_folder(repository, f"{publisher.name}/{repository.name}", "LM Studio")
+            yield from _with_folders(repository, f"{publisher.name}/{repository.name}", "LM Studio")
+
+
+def _plain_folder(folder: Path) -> Iterator[LocalModel]:
+    """OWNER/NAME, NAME, or files, as people keep them."""
+    yield from _in_folder(folder, folder.name, folder.name)
+    for owner in _entries(folder):
+        if owner.name.startswith(".") or not owner.is_dir():
+            continue
+        yield from _in_folder(owner, owner.name, folder.name)
+        for repository in _entries(owner):
+            if not repository.name.startswith(".") and repository.is_dir():
+                yield from _with_folders(repository, f"{owner.name}/{repository.name}", folder.name)
+
+
+def _llama_cpp(cache: Path) -> Iterator[LocalModel]:
+    """OWNER_NAME_FILE.gguf, all in one folder."""
+    yield from _in_folder(cache, "", "llama.cpp")
 
 
 def _ollama(models: Path) -> Iterator[LocalModel]:
