@@ -99,7 +99,8 @@ def main() -> None:
     write_random_llama_folder(source)
     scratch.mkdir(exist_ok=True)
     print(
-        f"{'target':<22}{'bytes':>11} {'ours s':>7} {'CPU s':>6} {'copy s':>7} {'CPU s':>6} {'share':>6} {'of CPU':>7} {'of job':>7}"
+        f"{'target':<22}{'bytes':>11} {'ours s':>7} {'CPU s':>6} {'copy s':>7} {'CPU s':>6} "
+        f"{'share':>6} {'of CPU':>7} {'of job':>7}"
     )
     for name in a.to:
         output = scratch / ("out.gguf" if name.isupper() else "out")
@@ -117,7 +118,8 @@ def main() -> None:
             rows.append((wall, cpu, copy_wall, copy_cpu, copy_wall / wall, copy_cpu / cpu, copy_wall / job))
         m = [statistics.median(column) for column in zip(*rows, strict=True)]
         print(
-            f"{name:<22}{nbytes:>11} {m[0]:>7.2f} {m[1]:>6.2f} {m[2]:>7.2f} {m[3]:>6.2f} {m[4]:>6.2f} {m[5]:>7.2f} {m[6]:>7.2f}",
+            f"{name:<22}{nbytes:>11} {m[0]:>7.2f} {m[1]:>6.2f} {m[2]:>7.2f} {m[3]:>6.2f} "
+            f"{m[4]:>6.2f} {m[5]:>7.2f} {m[6]:>7.2f}",
             flush=True,
         )
     scratch.rmdir()
