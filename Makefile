@@ -13,7 +13,7 @@ PYTEST_ARGS ?=
 
 export PYTHONNOUSERSITE := 1
 
-.PHONY: help run test lint format screens bench clean
+.PHONY: help run test lint format screens pictures bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make lint     ruff, mypy, import-linter, clang-format"
 	@echo "make format   let ruff and clang-format lay out the code"
 	@echo "make screens  write pictures of every page, light and dark, to build/screens/"
+	@echo "make pictures make the pictures of the window in docs/images anew (MODEL=FOLDER: of another model)"
 	@echo "make bench    print rates as ratios against llama.cpp on this computer"
 	@echo "make clean    remove .venv and build/"
 
@@ -77,6 +78,9 @@ format: $(VENV)/.tested
 screens: $(VENV)/.tested
 	$(PY) -m pytest -m gui tests/app $(PYTEST_ARGS)
 	@echo "Pictures are in build/screens/"
+
+pictures: $(VENV)/.tested
+	$(PY) tests/app/pictures.py $(MODEL)
 
 bench: $(VENV)/.tested
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(PY) $$file || exit 1; done

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from core.memory import MemoryEstimate
     from core.plan import Plan
 
+CACHE_BITS = {"": 16, "fp8": 8}  # by the recipe's type of key-value cache
+
 
 def estimate_for(session: Session) -> MemoryEstimate | None:
     """Memory of the planned result, or of the opened model as it is while there is no plan. None without a model."""
@@ -35,6 +37,7 @@ def estimate_for(session: Session) -> MemoryEstimate | None:
         session.shape,
         session.context,
         session.batch,
+        CACHE_BITS[session.plan.recipe.cache if session.plan is not None else ""],
         capacity=device.capacity if device else None,
         bandwidth=device.bandwidth if device else None,
         embedding=0 if session.shape is not None and session.shape.tied else embedding,

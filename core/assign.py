@@ -20,6 +20,7 @@ from core.models.shape import ModelShape
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
 from core.targets import Target
 from core.tensor_info import Role
+from core.units import format_count
 
 GROUP_ROLES = {
     KeepGroup.EMBEDDING: frozenset({Role.EMBED}),
@@ -287,7 +288,7 @@ def _first_rules(rules: Sequence[Rule], tensors: Sequence[MappedTensor], target:
                 found.append(t)
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"Looking for '{rule.pattern}' in {len(tensors):,} names takes too long.",
+                    f"Looking for '{rule.pattern}' in {format_count(len(tensors))} names takes too long.",
                     "Write the rule with fewer repeats.",
                 )
         if not found:

@@ -25,11 +25,12 @@ from core.packed.read_codes import read_codes, read_runs
 from core.parts import Lanes, Part, Run
 from core.plan import BLOCK_BUDGET, TensorPlan
 from core.progress import CancelToken
+from core.units import format_count
 from kernels import ops
 from kernels.layouts import F16_MAX
 
 BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
-BLOCK_VALUES = 1 << 20  # more is no faster: the block leaves the cache
+BLOCK_VALUES = 1 << 21  # more is no faster: the block leaves the cache
 MANY_VALUES = 1 << 20  # from here on a histogram of one row in HISTOGRAM_ROWS is the same picture
 HISTOGRAM_ROWS = 4
 LONG_ROW = 1 << 17  # values; a scale over more of them is found from pieces of the row
@@ -318,7 +319,7 @@ def quantize(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple
     assert t.format is not None
     if t.format.name == "F16" and (amax := ops.scan(source).amax) > F16_MAX:
         raise UserError(
-            f"'{t.name}' holds values up to {amax:.4g}; F16 ends at 65,504.",
+            f"'{t.name}' holds values up to {amax:.4g}; F16 ends at {format_count(F16_MAX)}.",
             "Choose BF16, or another format for this tensor.",
         )
     try:
@@ -332,7 +333,7 @@ def quantize(t: TensorPlan, source: np.ndarray, options: EncodeOptions) -> tuple
 
 def _not_finite(t: TensorPlan, count: int) -> UserError:
     return UserError(
-        f"'{t.name}' holds {count:,} NaN or infinite values, which {t.format_name} can not store.",
+        f"'{t.name}' holds {format_count(count)} NaN or infinite values, which {t.format_name} can not store.",
         "The checkpoint is damaged: get it again, or keep this tensor with a 'keep' rule.",
     )
 
@@ -340,7 +341,7 @@ def _not_finite(t: TensorPlan, count: int) -> UserError:
 def _damaged(t: TensorPlan, count: int) -> UserError:
     """No weight is packed with such values: unpacked, or moved with their codes, they would only be found later."""
     return UserError(
-        f"'{t.name}' unpacks to {count:,} NaN or infinite values, so its scales are damaged.",
+        f"'{t.name}' unpacks to {format_count(count)} NaN or infinite values, so its scales are damaged.",
         "Download the model again, or use the checkpoint that it was made from.",
     )
 

@@ -6,6 +6,7 @@ Exit code 0; 1 with one sentence and a hint on stderr, or for a failed verdict; 
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import errno
 import importlib.metadata
@@ -23,6 +24,7 @@ from typing import NoReturn
 from core import cli_budget, cli_eval, cli_generate, cli_hub, cli_imatrix, cli_inspect
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
+from core.units import THOUSANDS
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # a write finds no room
 
@@ -43,6 +45,17 @@ class _Parser(argparse.ArgumentParser):
         raise _Usage(f"{self.prog}: error: {message}\n{self.format_usage()}")
 
 
+def _plain(error: UnicodeError) -> tuple[str | bytes, int]:
+    """For terminals and pipes that are not UTF-8: thousands are then parted by a space, other letters are escaped."""
+    if isinstance(error, UnicodeEncodeError) and error.object[error.start] == THOUSANDS:
+        return " ", error.start + 1
+    return codecs.backslashreplace_errors(error)
+
+
+PLAIN = "bitsmith-plain"
+codecs.register_error(PLAIN, _plain)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -51,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     leave_signals = _cancel_on_signals(token)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # None when closed
-            stream.reconfigure(errors="backslashreplace")  # for names that the terminal has no letters for
+            stream.reconfigure(errors=PLAIN)  # for names that the terminal has no letters for
     try:
         code = _run(words, token)
         if sys.stdout is not None:

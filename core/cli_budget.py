@@ -172,12 +172,12 @@ def _drive(checkpoint: Checkpoint, wish: Wish, token: CancelToken, quiet: bool) 
 
 
 def _lines(found: Sensitivities, limit: int | None, chosen: Point | None, points: tuple[Point, ...]) -> list[str]:
-    from core.units import format_bytes
+    from core.units import format_bytes, format_count
 
     lines = []
     if points:
         lines += ["size              predicted KL"]
-        lines += [f"{p.bytes:>13,} B   {p.kl:<10.4g}" for p in points]
+        lines += [f"{format_count(p.bytes):>13} B   {p.kl:<10.4g}" for p in points]
     if chosen is not None and limit is not None:
         lines.append(
             f"{format_bytes(chosen.bytes)} of {format_bytes(limit)}; predicted KL {chosen.kl:.3g} nats a token"

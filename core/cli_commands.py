@@ -23,7 +23,7 @@ from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
 from core.run import RunResult, run, unfinished
 from core.serving import Command, serving
 from core.targets import TARGETS, Target
-from core.units import format_bytes, format_duration
+from core.units import format_bytes, format_count, format_duration
 
 MAX_RECIPE = 4 << 20  # bytes; a recipe that a person made has some hundred
 
@@ -126,11 +126,15 @@ def info(args: argparse.Namespace, token: CancelToken) -> int:
             )
             return 0
         print(f"{args.path}: {checkpoint.container.value}, architecture {checkpoint.architecture or 'unknown'}")
-        print(f"  {values:,} parameters in {len(checkpoint.tensors):,} tensors, {format_bytes(checkpoint.total_bytes)}")
+        print(
+            f"  {format_count(values)} parameters in {format_count(len(checkpoint.tensors))} tensors, "
+            f"{format_bytes(checkpoint.total_bytes)}"
+        )
         if shape:
             print(
-                f"  {shape.layers} layers, width {shape.hidden:,}, {shape.heads} heads ({shape.kv_heads} for keys and "
-                f"values), vocabulary {shape.vocab:,}, context {shape.context:,}"
+                f"  {shape.layers} layers, width {format_count(shape.hidden)}, {shape.heads} heads "
+                f"({shape.kv_heads} for keys and values), "
+                f"vocabulary {format_count(shape.vocab)}, context {format_count(shape.context)}"
             )
         for f in findings:
             print(f"  {f.severity}: {f.message} {f.hint}".rstrip())
@@ -189,13 +193,14 @@ def plan(args: argparse.Namespace, token: CancelToken) -> int:
             print(f"  where rows do not divide, --misfit {recipe.misfit.value} was chosen: {', '.join(sizes)}")
         width = max((len(t.name) for t in made.tensors), default=0)
         for t in made.tensors:
-            print(f"  {t.name:<{width}}  {t.action.value:<8} {t.format_name:<16} {t.bytes.total:>14,} B  {t.reason}")
+            size = format_count(t.bytes.total)
+            print(f"  {t.name:<{width}}  {t.action.value:<8} {t.format_name:<16} {size:>14} B  {t.reason}")
     return 0
 
 
 def _print_summary(made: Plan) -> None:
     print(
-        f"{made.target.name}: {format_bytes(made.bytes_total)}, {made.bytes_total:,} bytes exactly; "
+        f"{made.target.name}: {format_bytes(made.bytes_total)}, {format_count(made.bytes_total)} bytes exactly; "
         f"{made.change:+.1%} against the source, {made.bits_per_weight:.2f} bits a weight"
     )
     if made.lossless_note:
@@ -227,7 +232,8 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
             for note in result.notes:
                 print(f"  {note}")
             print(
-                f"  predicted {result.predicted_bytes:,} bytes, written {result.actual_bytes:,}, read back and verified"
+                f"  predicted {format_count(result.predicted_bytes)} bytes, written "
+                f"{format_count(result.actual_bytes)}, read back and verified"
             )
         if not args.json:
             _print_serving(serve)
@@ -318,10 +324,13 @@ def verify(args: argparse.Namespace, token: CancelToken) -> int:
             if args.json:
                 show({"ok": health.nonfinite == 0, **(vars_of(health) or {})})
             else:
-                print(f"{args.path}: {health.tensors:,} tensors decoded, {health.nonfinite:,} values not finite")
+                print(
+                    f"{args.path}: {format_count(health.tensors)} tensors decoded, "
+                    f"{format_count(health.nonfinite)} values not finite"
+                )
             if health.nonfinite:
                 raise UserError(
-                    f"{health.nonfinite:,} values are NaN or infinite.", "Convert it again from the source."
+                    f"{format_count(health.nonfinite)} values are NaN or infinite.", "Convert it again from the source."
                 )
             return 0
         with open_checkpoint(args.source) as source:
@@ -331,7 +340,9 @@ def verify(args: argparse.Namespace, token: CancelToken) -> int:
         show({"ok": True, "tensors": [tensor_data(r) for r in results]})
     else:
         worst = min((r.error.snr_db for r in results if r.error), default=math.inf)
-        print(f"{args.path}: {len(results):,} tensors inside their formats' bounds; lowest SNR {worst:.2f} dB")
+        print(
+            f"{args.path}: {format_count(len(results))} tensors inside their formats' bounds; lowest SNR {worst:.2f} dB"
+        )
     return 0
 
 

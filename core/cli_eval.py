@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from core.errors import UserError
 from core.progress import CancelToken
 from core.threads import MAX_THREADS
+from core.units import format_count
 
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
@@ -104,7 +105,9 @@ def _settings(args: argparse.Namespace) -> EvalSettings:
     from core.verdict.texts import PROMPTS
 
     if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
-        raise UserError(f"{args.threads:,} threads can not compute.", f"Give 1 to {MAX_THREADS:,}.")
+        raise UserError(
+            f"{format_count(args.threads)} threads can not compute.", f"Give 1 to {format_count(MAX_THREADS)}."
+        )
     if args.new_tokens < 0:
         raise UserError(f"{args.new_tokens} tokens can not be written.", "Give 0 or more.")
     path = "" if args.text is None else str(args.text)

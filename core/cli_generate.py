@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 from core.threads import MAX_THREADS
+from core.units import format_count
 
 if TYPE_CHECKING:
     from core.runtime.generate import GenerateRequest, GenerationResult
@@ -88,7 +89,9 @@ def open_model(
     from core.runtime.load import load
 
     if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
-        raise UserError(f"{args.threads:,} threads can not compute.", f"Give 1 to {MAX_THREADS:,}.")
+        raise UserError(
+            f"{format_count(args.threads)} threads can not compute.", f"Give 1 to {format_count(MAX_THREADS)}."
+        )
     checkpoint = stack.enter_context(open_checkpoint(path))
     show = _show_loading if sys.stderr is not None and sys.stderr.isatty() and not args.json else None
     try:

@@ -18,7 +18,7 @@ from core.errors import UserError
 from core.export.layout import Layout
 from core.journal import journal_path, partial_path
 from core.parts import Run
-from core.units import format_bytes
+from core.units import format_bytes, format_count
 from kernels import stretches
 
 RESERVE = 16_000_000  # bytes left free beside the output, for the journal and the file system's own needs
@@ -244,7 +244,7 @@ class OutputFiles:
             actual, planned = output_size(partial), self._layout.total_bytes
             if actual != planned:
                 raise UserError(
-                    f"The output has {actual:,} bytes where {planned:,} were planned.",
+                    f"The output has {format_count(actual)} bytes where {format_count(planned)} were planned.",
                     "Run it again; if nothing has changed in the source's folder, report this with the command.",
                 )
             if _empty_folder(self.output):

@@ -26,7 +26,7 @@ from core.recipe import Misfit, Recipe
 from core.targets import Target, find_target
 from core.tensor_info import Role
 from core.threads import worker_count
-from core.units import format_bytes
+from core.units import format_bytes, format_count
 
 FALLBACK_WARNING = 0.1  # share of the quantizable values in another format than asked for that is worth a warning
 BASE_MEMORY = 160_000_000  # interpreter, numpy and the kernels
@@ -128,10 +128,16 @@ class Plan:
         if not kept:
             return ""
         if any(t.rounding for t in self.tensors):
-            return f"{kept:,} of {kept + others:,} weights keep their codes and scales; the tensor's own is rounded."
+            return (
+                f"{format_count(kept)} of {format_count(kept + others)} weights keep their codes and scales; "
+                "the tensor's own is rounded."
+            )
         if not others:
             return "Lossless: the quantized weights keep their numbers, and only their packing changes."
-        return f"{kept:,} of {kept + others:,} weights keep their numbers (lossless); the others are quantized anew."
+        return (
+            f"{format_count(kept)} of {format_count(kept + others)} weights keep their numbers (lossless); "
+            "the others are quantized anew."
+        )
 
     @property
     def bytes_total(self) -> int:
@@ -376,7 +382,7 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         out.append(
             f"{len(fallen)} of {len(plan.tensors)} tensors {'get' if len(fallen) > 1 else 'gets'} "
             f"{', '.join(kinds)} instead, because rows of "
-            f"{', '.join(f'{w:,}' for w in widths[:3])} values do not divide into this format's blocks."
+            f"{', '.join(format_count(w) for w in widths[:3])} values do not divide into this format's blocks."
         )
     measured = sum(t.needs_input for t in plan.tensors)
     if measured:

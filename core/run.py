@@ -36,6 +36,7 @@ from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
 from core.recorder import Recorder, intact
 from core.threads import worker_count
+from core.units import format_count
 
 SYNC_SECONDS = 1.0  # finished tensors reach the journal at least this often: what a crash can cost
 QUIET_SECONDS = 3.0  # no estimate before this
@@ -397,7 +398,7 @@ def _verify(
     if bad:
         with disk_errors(files.output):
             journal.forget(again)
-        more = f" (and {len(bad) - 1:,} more)" if len(bad) > 1 else ""
+        more = f" (and {format_count(len(bad) - 1)} more)" if len(bad) > 1 else ""
         raise UserError(
             f"{bad[0]}{more} reads back differently from what was written.",
             "Resume the run: only what differs is written again. If it happens once more, the disk or the memory of "

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,18 +32,23 @@ class Command:
 
 def serving(plan: Plan, output: Path) -> tuple[Command, ...]:
     """A Command for each runtime that runs the plan's result somewhere; those that are made for it first."""
-    return serving_target(plan.target, output)
+    return serving_target(plan.target, output, plan.recipe.cache)
 
 
-def serving_target(target: Target, output: Path) -> tuple[Command, ...]:
-    """The same for a target alone, of which nothing but the format counts."""
+# Newer versions take the cache's type from the folder; older ones keep 16 bits unless told. TensorRT-LLM reads it.
+_EIGHT_BIT_CACHE = {"vLLM": " --kv-cache-dtype fp8", "SGLang": " --kv-cache-dtype fp8_e4m3"}
+
+
+def serving_target(target: Target, output: Path, cache: str = "") -> tuple[Command, ...]:
+    """The same for a target alone, of which nothing but the format counts. cache: the recipe's."""
     kind = family(target.name)
     # Transformers unpacks what it has no kernels for, and then runs it all the same.
     known = [*readers(target), *(r for r in matrix.readers(kind, unpacked=True) if r == "Transformers")]
     order = sorted(
         (r for r in dict.fromkeys(known) if r in _COMMANDS), key=lambda r: (r != _made_for(target), _place(r))
     )
-    return tuple(_COMMANDS[r](target, output, kind) for r in order)
+    found = tuple(_COMMANDS[r](target, output, kind) for r in order)
+    return tuple(replace(c, text=c.text + _EIGHT_BIT_CACHE.get(c.runtime, "")) for c in found) if cache else found
 
 
 def _place(runtime: str) -> int:

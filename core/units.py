@@ -53,8 +53,8 @@ def format_rate(bytes_per_second: float) -> str:
     return f"{format_decimal(bytes_per_second)}/s"
 
 
-def format_count(n: int) -> str:
-    """262144 → '262 144'."""
+def format_count(n: float) -> str:
+    """262144 → '262 144'. A whole number, also one that is stored as a float."""
     return _number(n, 0)
 
 

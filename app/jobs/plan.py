@@ -74,9 +74,10 @@ def reply_work(plan: Plan) -> Work:
 
 
 def with_target(recipe: Recipe, name: str) -> Recipe:
-    """The recipe for another target. Rules whose format can not stand in its file or folder are left out, and methods
-    that the target does not know give way to the usual one."""
+    """The recipe for another target. What its file or folder can not hold is left out: rules for other formats, and
+    scales of a cache. Methods that it does not know give way to the usual one."""
     from app.jobs.calibration import for_format
+    from core.export.cache_scales import why_no_cache
     from core.formats import FORMATS, Method, find_format
     from core.recipe import KEEP
     from core.targets import find_target
@@ -91,6 +92,7 @@ def with_target(recipe: Recipe, name: str) -> Recipe:
         method=recipe.method if recipe.method in base.methods else Method.SEARCH,
         rules=tuple(r for r in recipe.rules if r.format in known),
         calibrated=for_format(recipe.calibrated, base),
+        cache="" if why_no_cache(target) else recipe.cache,
     )
 
 

@@ -20,8 +20,21 @@ TERMS = {  # keys of limits → glossary terms
     "kl_p99": "99th percentile of KL",
     "flips": "flip rate",
     "perplexity_ratio": "perplexity ratio",
+    "delta_rms": "RMS Δp",
+    "layer_error": "layer error",
+    "accuracy_drop": "fall of accuracy",
     "needles_lost": "number lost",
-    "decode_ratio": "decode",
+    "size_ratio": "size ratio",
+    "size_bytes": "file size",
+    "decode_ratio": "speed ratio",
+    "decode_rate": "decode",
+}
+HOW = {  # keys of limits on what is not always measured → how it is
+    "layer_error": "Switch “Error by layer” on under Advanced, for a model that runs here",
+    "accuracy_drop": "Choose a task file under Advanced",
+    "needles_lost": "Choose “Long texts” under Advanced",
+    "decode_ratio": "Switch “Speed” on under Advanced",
+    "decode_rate": "Switch “Speed” on under Advanced",
 }
 
 
@@ -80,7 +93,7 @@ def headline(verdict: Verdict) -> tuple[str, str, str]:
 def _why(line: Line) -> str:
     title = line.title[:1].lower() + line.title[1:] if not line.title.startswith("RMS") else line.title
     if line.figure is None:
-        return f"{title} was not measured. Switch it on under Options"
+        return f"{title} was not measured. {HOW[line.key]}"
     return f"{title} is {_measured(line)}, allowed is {_allowed(line)}"
 
 
@@ -125,7 +138,7 @@ def figure_rows(e: Evaluation) -> list[FigureRow]:
         _row("KL divergence, largest", q.kl_max, "nats", "KL divergence"),
         _row("Flip rate", q.flips, "%", "flip rate"),
         _row("Same likeliest token", q.agreement, "%", "flip rate"),
-        _row("Right token's probability, RMS change", q.delta_rms, "%"),
+        _row("Right token's probability, RMS change", q.delta_rms, "%", "RMS Δp"),
         _row("Perplexity, source", q.perplexity_source, "per token", "perplexity"),
         _row("Perplexity, quantized", q.perplexity, "per token", "perplexity"),
         _row("Perplexity ratio", q.perplexity_ratio, "×", "perplexity ratio"),

@@ -29,7 +29,7 @@ def layer_text(layer: int | None) -> str:
 
 def megabytes(n: int) -> str:
     """Bytes under a column titled 'MB' (10^6): three decimals in every row."""
-    return f"{n / 1e6:,.3f}".replace(",", units.THOUSANDS)
+    return units.format_decimals(n / 1e6, 3)
 
 
 def _bytes_tooltip(n: int) -> str:

@@ -30,14 +30,11 @@ class CalmNumber(QSpinBox):
         event.ignore()
 
 
-class CalmFraction(QDoubleSpinBox):
-    """The same for a number from 0 to 1, in steps of 0.05."""
+class CalmDecimal(QDoubleSpinBox):
+    """The same for a number with a fraction."""
 
     def __init__(self, name: str, hint: str) -> None:
         super().__init__()
-        self.setRange(0.0, 1.0)
-        self.setSingleStep(0.05)
-        self.setDecimals(2)
         self.setAccessibleName(name)
         self.setToolTip(hint)
         self.setKeyboardTracking(False)
@@ -45,3 +42,13 @@ class CalmFraction(QDoubleSpinBox):
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()
+
+
+class CalmFraction(CalmDecimal):
+    """From 0 to 1, in steps of 0.05."""
+
+    def __init__(self, name: str, hint: str) -> None:
+        super().__init__(name, hint)
+        self.setRange(0.0, 1.0)
+        self.setSingleStep(0.05)
+        self.setDecimals(2)

@@ -41,12 +41,22 @@ class FlowRow(QWidget):
 
     def place(self) -> None:
         """Put the parts where they belong, after one of them has changed."""
-        x, y, line = 0, 0, 0
+        lines: list[list[QWidget]] = []
+        x = 0
         for part in self._parts:
-            size = part.sizeHint()
-            if x and x + size.width() > self.width():
-                x, y, line = 0, y + line + SPACE_1, 0
-            part.setGeometry(x, y, size.width(), size.height())
-            x, line = x + size.width() + SPACE_3, max(line, size.height())
-        if y + line != self.height():
-            self.setFixedHeight(y + line)
+            width = part.sizeHint().width()
+            if not lines or x + width > self.width():
+                lines.append([])
+                x = 0
+            lines[-1].append(part)
+            x += width + SPACE_3
+        y = 0
+        for line in lines:
+            x, high = 0, max(part.sizeHint().height() for part in line)
+            for part in line:
+                size = part.sizeHint()
+                part.setGeometry(x, y + (high - size.height()) // 2, size.width(), size.height())
+                x += size.width() + SPACE_3
+            y += high + SPACE_1
+        if max(y - SPACE_1, 0) != self.height():
+            self.setFixedHeight(max(y - SPACE_1, 0))

@@ -41,6 +41,12 @@ _LONG_WORD = 24  # letters
 _JOINTS = re.compile(r"([=(,_])(?=\w)")
 
 
+def clipped(name: str, letters: int = 28) -> str:
+    """A name for a button or a short label: its middle left out where it is long."""
+    half = letters // 2
+    return name if len(name) <= letters else f"{name[: half - 1]}…{name[-half:]}"
+
+
 class ElidedLabel(QLabel):
     """One line, shortened in the middle when there is no room. The whole text is the tooltip, and can be copied."""
 

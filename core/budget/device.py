@@ -9,7 +9,7 @@ from core.hardware.device import Device
 from core.hardware.table import find_known, known_devices
 from core.memory import estimate
 from core.models import model_shape
-from core.units import format_bytes
+from core.units import format_bytes, format_count
 
 
 def find_device(key: str) -> Device:
@@ -34,11 +34,11 @@ def budget_of(checkpoint: Checkpoint, memory_bytes: int, context: int, batch: in
     if shape is None:
         raise UserError("The size of this model's cache is not known.", "Give the budget in bytes with --size.")
     if context < 1 or batch < 1:
-        raise UserError(f"A context of {context:,} tokens can not be planned for.", "Give 1 or more.")
+        raise UserError(f"A context of {format_count(context)} tokens can not be planned for.", "Give 1 or more.")
     rest = estimate(ByteCount(), shape=shape, context=context, batch=batch, kv_bits=kv_bits).used
     if rest >= memory_bytes:
         raise UserError(
-            f"The cache and the workspace for {context:,} tokens take {format_bytes(rest)}; the device has "
+            f"The cache and the workspace for {format_count(context)} tokens take {format_bytes(rest)}; the device has "
             f"{format_bytes(memory_bytes)}.",
             "Choose a shorter context, or a device with more memory.",
         )

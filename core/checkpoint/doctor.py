@@ -21,6 +21,7 @@ from core.checkpoint.value_scan import ScanStep, scan_values
 from core.export.gguf_values import MAX_NAME
 from core.models.config import GGUF_ARCHITECTURES
 from core.tensor_info import Role
+from core.units import format_count
 
 __all__ = ["Finding", "ScanStep", "examine", "scan_values"]
 
@@ -42,7 +43,7 @@ def _notes(checkpoint: Checkpoint) -> Iterator[Finding]:
         grouped[code].append(detail)
     for code, details in grouped.items():
         severity, message, hint = _NOTES[code]
-        yield Finding(severity, code, message.format(some(details), len(details)), hint)
+        yield Finding(severity, code, message.format(some(details), format_count(len(details))), hint)
 
 
 _NOTES: Mapping[str, tuple[Severity, str, str]] = {
@@ -53,12 +54,12 @@ _NOTES: Mapping[str, tuple[Severity, str, str]] = {
     ),
     "index-missing": (
         "error",
-        "The index names {1:,} tensors that no file holds: {0}.",
+        "The index names {1} tensors that no file holds: {0}.",
         "Download the index and all weight files again, from the same version of the model.",
     ),
     "index-moved": (
         "warning",
-        "The index gives another file than the right one for {1:,} tensors: {0}.",
+        "The index gives another file than the right one for {1} tensors: {0}.",
         "Nothing to do here, as the files themselves count; other programs may need the right index.",
     ),
     "unfinished": (
@@ -111,7 +112,7 @@ def _kind(checkpoint: Checkpoint) -> Iterator[Finding]:
         message = "This is a model for pictures, not a language model."
         yield Finding("warning", "not-a-language-model", message, "Check each tensor's fate before you convert it.")
     elif other and isinstance(checkpoint.config.get("vision_config") or checkpoint.config.get("audio_config"), Mapping):
-        message = f"{other:,} tensors belong to a picture or sound encoder and are no part of the decoder."
+        message = f"{format_count(other)} tensors belong to a picture or sound encoder and are no part of the decoder."
         yield Finding("info", "other-tower", message, "They are kept as they are.")
 
 
@@ -156,7 +157,10 @@ def _names(checkpoint: Checkpoint) -> Iterator[Finding]:
     long = [tensor.name for tensor in checkpoint.tensors if len(tensor.name.encode()) > MAX_NAME]
     if not long:
         return
-    message = f"{len(long):,} tensor names have more than {MAX_NAME} bytes, which GGUF can not hold: {some(long, 1)}."
+    message = (
+        f"{format_count(len(long))} tensor names have more than {MAX_NAME} bytes, which GGUF can not hold: "
+        f"{some(long, 1)}."
+    )
     severity: Severity = "error" if checkpoint.container is Container.GGUF else "warning"
     yield Finding(severity, "long-names", message, "Choose a safetensors format for this model.", long[0])
 
@@ -214,7 +218,7 @@ def _types(checkpoint: Checkpoint) -> Iterator[Finding]:
     unknown = [tensor for tensor in checkpoint.tensors if not is_readable(tensor)]
     if unknown:
         kinds = ", ".join(sorted({tensor.dtype for tensor in unknown}))
-        message = f"{len(unknown):,} tensors are of a type whose values can not be read ({kinds})."
+        message = f"{format_count(len(unknown))} tensors are of a type whose values can not be read ({kinds})."
         hint = "Use the checkpoint that this one was made from."
         yield Finding("error", "unreadable-type", message, hint, unknown[0].name)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from core.errors import UserError
+from core.units import format_count
 
 LFS_PREFIX = b"version https://git-lfs"
 
@@ -116,7 +117,8 @@ def read_bytes(file: OpenedFile, offset: int, count: int) -> bytes:
 
 def _ended(file: OpenedFile, at: int) -> UserError:
     return UserError(
-        f"{file.path.name} ended after {at:,} bytes, before the end of a tensor.", "Download or copy the file again."
+        f"{file.path.name} ended after {format_count(at)} bytes, before the end of a tensor.",
+        "Download or copy the file again.",
     )
 
 

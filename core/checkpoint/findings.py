@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from core.units import format_count
+
 Severity = Literal["info", "warning", "error"]
 
 
@@ -26,4 +28,4 @@ class Finding:
 def some(names: Sequence[str], limit: int = 3) -> str:
     """The first few names, and how many more there are."""
     shown = ", ".join(name if len(name) <= 80 else name[:77] + "…" for name in names[:limit])
-    return shown + (f" and {len(names) - limit:,} more" if len(names) > limit else "")
+    return shown + (f" and {format_count(len(names) - limit)} more" if len(names) > limit else "")

@@ -18,6 +18,7 @@ from core.checkpoint.safetensors import tie_and_check
 from core.errors import UserError
 from core.roles import parse_name
 from core.tensor_info import TensorInfo
+from core.units import format_count
 from kernels.layouts import BY_ID
 
 _SPLIT = re.compile(r"^(?P<base>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf$", re.IGNORECASE)
@@ -137,8 +138,9 @@ def _tensor(header: GgufHeader, raw: RawTensor, index: int) -> TensorInfo:
     offset = header.data_start + raw.offset
     if offset + size > header.file.size:
         raise UserError(
-            f"{path.name} is cut off: {raw.name[:80]} should end at byte {offset + size:,}, the file ends at "
-            f"{header.file.size:,}.",
+            f"{path.name} is cut off: {raw.name[:80]} should end at byte {format_count(offset + size)}, the file "
+            "ends at "
+            f"{format_count(header.file.size)}.",
             "The download or copy did not finish: fetch the file again.",
         )
     named = parse_name(raw.name, shape)

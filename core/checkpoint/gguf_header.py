@@ -14,6 +14,7 @@ import numpy as np
 from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, read_bytes
 from core.errors import UserError
 from core.export.gguf_values import CODES, GGUFType
+from core.units import format_count
 
 # Numbers and truth values as numpy reads them; a truth value is a byte.
 SCALARS = {int(kind): "<u1" if kind is GGUFType.BOOL else f"<{code}" for kind, code in CODES.items()}
@@ -102,7 +103,7 @@ class Cursor:
     def string(self, limit: int) -> str:
         length = self.u64()
         if length > limit:
-            raise self.damaged(f"a name of {length:,} bytes")
+            raise self.damaged(f"a name of {format_count(length)} bytes")
         at = self._load(length)
         self.pos += length
         try:
@@ -113,7 +114,7 @@ class Cursor:
     def skip_strings(self, count: int) -> None:
         """Walk over `count` strings: only their lengths are looked at, some 0.1 µs each."""
         if count > MAX_STRINGS or count * 8 > self.size - self.pos:
-            raise self.damaged(f"a list of {count:,} texts")
+            raise self.damaged(f"a list of {format_count(count)} texts")
         unpack, left = _U64.unpack_from, count
         while left:
             at = self._load(8)
@@ -132,7 +133,7 @@ class Cursor:
 def read_records(cursor: Cursor, count: int) -> dict[str, KeyRecord]:
     """Position of every key. Raises UserError for unknown types, nested lists, repeated keys, lengths past the end."""
     if count > MAX_KEYS or count * 13 > cursor.size:
-        raise cursor.damaged(f"{count:,} keys")
+        raise cursor.damaged(f"{format_count(count)} keys")
     records: dict[str, KeyRecord] = {}
     for _ in range(count):
         start = cursor.pos
@@ -154,7 +155,7 @@ def read_records(cursor: Cursor, count: int) -> dict[str, KeyRecord]:
         else:
             raise cursor.damaged(f"type {kind} under {key[:80]!r}")
         if cursor.pos > MAX_METADATA:
-            raise cursor.damaged(f"over {MAX_METADATA:,} bytes of metadata, up to {key[:80]!r}")
+            raise cursor.damaged(f"over {format_count(MAX_METADATA)} bytes of metadata, up to {key[:80]!r}")
         if key in records:
             raise cursor.damaged(f"the key {key[:80]!r} twice")
         records[key] = KeyRecord(start, value, cursor.pos, kind, element, items)
@@ -164,14 +165,14 @@ def read_records(cursor: Cursor, count: int) -> dict[str, KeyRecord]:
 def read_tensors(cursor: Cursor, count: int) -> list[RawTensor]:
     """The tensor list. Raises UserError for more than four axes or a repeated name."""
     if count > MAX_TENSORS or count * 24 > cursor.size:
-        raise cursor.damaged(f"{count:,} tensors")
+        raise cursor.damaged(f"{format_count(count)} tensors")
     tensors: list[RawTensor] = []
     names: set[str] = set()
     for _ in range(count):
         name = cursor.string(MAX_KEY_BYTES)
         axes = cursor.u32()
         if axes > 4:
-            raise cursor.damaged(f"{axes:,} axes for {name[:80]!r}")
+            raise cursor.damaged(f"{format_count(axes)} axes for {name[:80]!r}")
         if name in names:
             raise cursor.damaged(f"the tensor {name[:80]!r} twice")
         names.add(name)

@@ -14,6 +14,7 @@ from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights
 from core.errors import UserError
 from core.roles import parse_name
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 MAX_HEADER = 100_000_000  # the limit of the safetensors library itself
 MAX_MARKS = 4_000_000  # '[', '{' and ',' in a header: what its JSON may grow to in memory stays under some 250 MB
@@ -45,7 +46,7 @@ def read_header(path: Path, index: int = 0) -> SafetensorsHeader:
             if opened.size < 10 or length > opened.size - 8:
                 raise _not_whole(path, opened.size, length, start)
             if not 2 <= length <= MAX_HEADER:
-                raise UserError(f"{path.name} has a damaged header: it claims {length:,} bytes.", _AGAIN)
+                raise UserError(f"{path.name} has a damaged header: it claims {format_count(length)} bytes.", _AGAIN)
             file.seek(8)
             raw = file.read(length)
     except OSError as error:
@@ -88,7 +89,9 @@ def tie_and_check(path: Path, tensors: list[TensorInfo]) -> tuple[list[TensorInf
 def _not_whole(path: Path, size: int, length: int, start: bytes) -> UserError:
     plausible = 2 <= length <= MAX_HEADER and (len(start) < 9 or start[8:9] == b"{")
     if plausible or size < 10:
-        return UserError(f"{path.name} is cut off: its header alone is longer than the file's {size:,} bytes.", _AGAIN)
+        return UserError(
+            f"{path.name} is cut off: its header alone is longer than the file's {format_count(size)} bytes.", _AGAIN
+        )
     return UserError(f"{path.name} is not a safetensors file.", "Choose a .safetensors, .gguf or PyTorch .bin file.")
 
 
@@ -148,7 +151,9 @@ def _tensor(path: Path, name: str, entry: Any, file: int, data_start: int, size:
         raise damaged("the size")
     if data_start + end > size:
         raise UserError(
-            f"{path.name} is cut off: {_short(name)} ends at byte {data_start + end:,}, the file at {size:,}.", _AGAIN
+            f"{path.name} is cut off: {_short(name)} ends at byte {format_count(data_start + end)}, the file at "
+            f"{format_count(size)}.",
+            _AGAIN,
         )
     named = parse_name(name, shape)
     return TensorInfo(

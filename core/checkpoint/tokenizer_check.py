@@ -15,6 +15,7 @@ from core.checkpoint.findings import Finding, Severity
 from core.checkpoint.gguf_header import LazyMetadata
 from core.errors import UserError
 from core.tensor_info import Role
+from core.units import format_count
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "spiece.model", "tekken.json", "vocab.json", "vocab.txt")
 MAX_TOKENIZER = 64 << 20  # a larger tokenizer.json is not looked into
@@ -46,7 +47,10 @@ def tokenizer_findings(checkpoint: Checkpoint) -> Iterator[Finding]:
     claimed = text_config(checkpoint.config).get("vocab_size", 0)
     if rows and isinstance(claimed, int) and claimed and claimed != rows:
         more = "more" if claimed > rows else "fewer"
-        message = f"The config speaks of {claimed:,} tokens, {more} than the embedding's {rows:,} rows."
+        message = (
+            f"The config speaks of {format_count(claimed)} tokens, {more} than the embedding's "
+            f"{format_count(rows)} rows."
+        )
         severity: Severity = "error" if claimed > rows else "info"
         hint = "Set vocab_size in config.json to the embedding's rows." if claimed > rows else "Nothing to do: padding."
         yield Finding(severity, "vocabulary-config", message, hint)
@@ -75,11 +79,15 @@ def _compare(tokens: int, rows: int) -> Iterator[Finding]:
     if not tokens or not rows or tokens == rows:
         return
     if tokens > rows:
-        message = f"The tokenizer has {tokens:,} tokens, more than the embedding's {rows:,} rows."
+        message = (
+            f"The tokenizer has {format_count(tokens)} tokens, more than the embedding's {format_count(rows)} rows."
+        )
         hint = "Use the tokenizer that came with these weights, or resize the embedding in training."
         yield Finding("error", "vocabulary-larger", message, hint)
     else:
-        message = f"The tokenizer has {tokens:,} tokens, fewer than the embedding's {rows:,} rows."
+        message = (
+            f"The tokenizer has {format_count(tokens)} tokens, fewer than the embedding's {format_count(rows)} rows."
+        )
         yield Finding("info", "vocabulary-smaller", message, "Nothing to do: the rows left over are padding.")
 
 

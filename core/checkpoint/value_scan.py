@@ -13,6 +13,7 @@ from core.checkpoint.findings import Finding
 from core.checkpoint.reading import windows
 from core.progress import CancelToken
 from core.tensor_info import Role, TensorInfo
+from core.units import format_count
 from kernels.layouts import F16_MAX
 
 BLOCK_VALUES = 1 << 22  # values read at once: 16 MiB as float32
@@ -107,7 +108,8 @@ def _findings(tensor: TensorInfo, counts: _Counts) -> Iterator[Finding]:
         )
     if counts.over_f16:
         message = (
-            f"{name} has {_of(counts.over_f16, counts.values, 'values')} above 65,504, the largest that F16 can hold."
+            f"{name} has {_of(counts.over_f16, counts.values, 'values')} above {format_count(F16_MAX)}, the largest "
+            "that F16 can hold."
         )
         hint = f"Keep this tensor in BF16 (its largest is {counts.largest:.3g})."
         yield Finding("warning", "overflows-f16", message, hint, name)
@@ -115,7 +117,7 @@ def _findings(tensor: TensorInfo, counts: _Counts) -> Iterator[Finding]:
     if plain or not counts.values:
         return  # an all-zero bias or norm offset is usual, and neither is stored in blocks
     if counts.zero_rows == counts.rows:
-        message = f"All {counts.values:,} values of {name} are zero."
+        message = f"All {format_count(counts.values)} values of {name} are zero."
         yield Finding("warning", "zero-tensor", message, "Download the file again, unless the model is pruned.", name)
     elif counts.zero_rows:
         unused = tensor.role in (Role.EMBED, Role.HEAD)
@@ -137,4 +139,4 @@ def _findings(tensor: TensorInfo, counts: _Counts) -> Iterator[Finding]:
 
 
 def _of(part: int, whole: int, what: str) -> str:
-    return f"{part:,} of {whole:,} {what}"
+    return f"{format_count(part)} of {format_count(whole)} {what}"

@@ -22,13 +22,18 @@ _STORED = {
 _PROJECTIONS = {Role.ATTN_K: "k", Role.ATTN_V: "v", Role.ATTN_QKV: "kv"}
 
 
+CACHE_HINT = "Choose a compressed-tensors or ModelOpt target, or leave the cache in 16 bits."
+
+
+def why_no_cache(target: Target) -> str:
+    """'' where a target's files have a place for such scales, else a sentence that says that they have none."""
+    return "" if target.ecosystem in _STORED else f"{target.name} has no place for scales of an 8-bit cache."
+
+
 def check_cache(cache: str, target: Target) -> None:
     """Raise UserError where a target's files have no place for such scales."""
-    if cache and target.ecosystem not in _STORED:
-        raise UserError(
-            f"{target.name} has no place for scales of an 8-bit cache.",
-            "Choose a compressed-tensors or ModelOpt target, or leave the cache in 16 bits.",
-        )
+    if cache and (why := why_no_cache(target)):
+        raise UserError(why, CACHE_HINT)
 
 
 def cache_scales(target: Target, tensors: Sequence[MappedTensor]) -> list[tuple[MappedTensor, CacheScale]]:

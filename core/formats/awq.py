@@ -10,6 +10,7 @@ from core.contract import ElementType
 from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
 from core.formats.numbers import Codes, Integers
 from core.parts import ONE, Axis, Part
+from core.units import format_count
 from kernels import families
 
 UNIT = 8  # rows in a word
@@ -42,7 +43,7 @@ class Awq(Coded):
     def accepts(self, shape: Sequence[int]) -> str:
         if problem := super().accepts(shape):
             return problem
-        return f"its {shape[0]:,} rows are not a multiple of {UNIT}" if shape[0] % UNIT else ""
+        return f"its {format_count(shape[0])} rows are not a multiple of {UNIT}" if shape[0] % UNIT else ""
 
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:
         n, k = shape

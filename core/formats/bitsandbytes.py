@@ -16,6 +16,7 @@ from core.formats.codebook import NESTED, Codebook, dynamic_map, nest, unnest
 from core.formats.coded import Coded, as_bytes, read_scales
 from core.formats.numbers import Codes, Numbers
 from core.parts import ONE, Axis, Part
+from core.units import format_count
 from kernels import families, long_rows, ops
 from kernels.long_rows import ReadPieces, RowScales
 
@@ -75,7 +76,10 @@ class FourBit(Coded):
             return problem
         unit = min(self.unit_rows(shape), shape[0])
         if not self.cuts_rows(shape) and unit * shape[1] > MOST_VALUES:
-            return f"{unit:,} rows of {shape[1]:,} values share a scale, too many to be held at once"
+            return (
+                f"{format_count(unit)} rows of {format_count(shape[1])} values share a scale, too many to be "
+                "held at once"
+            )
         return ""
 
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:

@@ -24,6 +24,7 @@ from core.formats.float4 import RECIPROCAL, Float4, TensorScale, power_scale, sm
 from core.formats.ggml_integers import INTEGER_BLOCKS, integer_blocks
 from core.formats.numbers import Codes, Numbers
 from core.parts import ONE, Axis, Part
+from core.units import format_count
 from kernels import families, layouts, ops
 
 IQ4_LEVELS = tuple(float(v) for v in layouts.IQ4_LEVELS)
@@ -159,7 +160,7 @@ class GgmlBlock(Format):
         if not shape or prod(shape) == 0:
             return "it has no values"
         if shape[-1] % self.contract.block:
-            return f"rows of {shape[-1]:,} values do not divide into blocks of {self.contract.block}"
+            return f"rows of {format_count(shape[-1])} values do not divide into blocks of {self.contract.block}"
         if self.contract.tensor_scale and len(shape) > 3:
             return "its scales are one a matrix, or one an expert of a stack"
         return ""

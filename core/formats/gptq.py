@@ -16,6 +16,7 @@ from core.formats.base import EncodeOptions, Method
 from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
 from core.formats.numbers import Codes, Integers, Numbers
 from core.parts import ONE, Axis, Part
+from core.units import format_count
 from kernels import families, ops
 from kernels.long_rows import ReadPieces, RowScales
 
@@ -149,7 +150,9 @@ class Gptq(Coded):
         if problem := super().accepts(shape):
             return problem
         if shape[0] % UNIT or shape[1] % UNIT:
-            return f"its {shape[0]:,} rows of {shape[1]:,} values are not both multiples of {UNIT}"
+            return (
+                f"its {format_count(shape[0])} rows of {format_count(shape[1])} values are not both multiples of {UNIT}"
+            )
         return ""
 
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:

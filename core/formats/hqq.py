@@ -12,6 +12,7 @@ from core.formats.affine import RealZeros
 from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
 from core.formats.numbers import Codes, Numbers
 from core.parts import Lanes, Part
+from core.units import format_count
 from kernels import families
 
 SLICES = {8: 1, 4: 2, 3: 10, 2: 4, 1: 8}  # how many groups lie together
@@ -52,7 +53,7 @@ class HqqFormat(Coded):
             return problem
         runs = shape[0] * shape[1] // self.numbers.size
         if self.bits != 3 and runs % self.slices:
-            return f"{runs:,} groups of {self.numbers.size} do not divide into {self.slices} slices"
+            return f"{format_count(runs)} groups of {self.numbers.size} do not divide into {self.slices} slices"
         return ""
 
     def lanes(self, shape: Sequence[int]) -> Lanes:

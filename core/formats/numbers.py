@@ -14,6 +14,7 @@ import numpy as np
 from core.contract import ElementType, Granularity, NumericContract, PerBlock, PerChannel, PerGroup, PerTensor
 from core.formats import half_quadratic
 from core.formats.base import METHODS, EncodeOptions, Method
+from core.units import format_count
 from kernels import long_rows, ops
 from kernels.long_rows import ReadPieces, RowScales
 
@@ -134,7 +135,7 @@ class Numbers(ABC):
     def misfit(self, columns: int) -> str:
         """'' when rows of this length can be stored, else one clause that says why not."""
         if self.group and columns % self.group:
-            return f"rows of {columns:,} values do not divide into groups of {self.group}"
+            return f"rows of {format_count(columns)} values do not divide into groups of {self.group}"
         return ""
 
     @property

@@ -11,6 +11,7 @@ from core.contract import ElementType
 from core.formats.coded import Coded, as_bytes, read_scales, stored_scales
 from core.formats.numbers import Codes, Integers, Numbers
 from core.parts import ONE, Axis, Part
+from core.units import format_count
 from kernels import ops
 
 
@@ -52,7 +53,7 @@ class PackQuantized(Coded):
         if problem := super().accepts(shape):
             return problem
         if shape[1] * self.bits % 32:
-            return f"rows of {shape[1]:,} {self.bits}-bit codes do not fill whole 32-bit words"
+            return f"rows of {format_count(shape[1])} {self.bits}-bit codes do not fill whole 32-bit words"
         return ""
 
     def parts(self, shape: Sequence[int]) -> tuple[Part, ...]:

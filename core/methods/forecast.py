@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from math import prod
 
 from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
@@ -67,7 +68,7 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
             f"{calibrated.name} can not choose the numbers of {names}.",
             "Choose 'importance' for K-quants and IQ4, or a format of plain groups such as Q4_0 or w4a16-g64.",
         )
-    seconds = _seconds(config, calibrated)
+    seconds = _seconds(config, calibrated, chosen)
     rest = len(quantized) - len(chosen)
     notes = [note for t in steps.transforms if (note := t.note(config))]
     if any(t.unties(config) for t in steps.transforms) and plan.tensors and config.tied:
@@ -102,8 +103,8 @@ def _rows(calibrated: Calibrated) -> int:
     return calibrated.text.tokens
 
 
-def _seconds(config: DecoderConfig, calibrated: Calibrated) -> float:
-    """Wall time on this machine's cores, roughly."""
+def _seconds(config: DecoderConfig, calibrated: Calibrated, chosen: Sequence[TensorPlan]) -> float:
+    """Wall time on this machine's cores, roughly. chosen: the weights whose numbers are chosen."""
     if calibrated.imatrix:
         return 0.0
     tokens = _rows(calibrated)
@@ -115,6 +116,7 @@ def _seconds(config: DecoderConfig, calibrated: Calibrated) -> float:
     core_seconds = passes * tokens * layer_flops(config) * config.layers / CORE_FLOPS
     if steps.solver is not None:
         core_seconds += tokens * _gram_flops(config) * config.layers / CORE_FLOPS
+        core_seconds += sum(prod(t.shape[:-2]) * steps.solver.seconds_for(*t.shape[-2:]) for t in chosen)
     core_seconds += sum(t.seconds_for(config, tokens) for t in steps.transforms)
     return core_seconds / worker_count()
 

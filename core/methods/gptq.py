@@ -19,6 +19,9 @@ from core.progress import CancelToken
 from core.threads import worker_count
 from kernels import solve
 
+# Seconds of one core for a weight's value, a value times a column, and a column³: of SmolLM2-135M's layers on the
+# machine of docs/quality.md, where solving took some 18 s of GPTQ's processor time.
+_SEARCH, _PRODUCT, _FACTOR = 6e-8, 7e-11, 5e-11
 _PIECE_VALUES, _PIECE_ROWS = 1 << 23, 256  # of a weight, that are worked on at a time
 
 
@@ -40,6 +43,10 @@ class Gptq:
 
     def why_not(self, numbers: Numbers) -> str:
         return why_no_grid(numbers)
+
+    def seconds_for(self, rows: int, columns: int) -> float:
+        """CPU seconds of one core for one weight, about: the scales' search, products with H, and its factor."""
+        return rows * columns * (_SEARCH + columns * _PRODUCT) + columns**3 * _FACTOR
 
     def solve(self, problem: Problem, token: CancelToken) -> Codes:
         """Codes whose output error is never above that of rounding to the nearest under the same scales.

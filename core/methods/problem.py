@@ -46,6 +46,10 @@ class Solver(Protocol):
         """'' where it can choose these numbers, else one clause that says why not."""
         ...
 
+    def seconds_for(self, rows: int, columns: int) -> float:
+        """CPU seconds of one core for one weight, about, however many tokens there are."""
+        ...
+
     def solve(self, problem: Problem, token: CancelToken) -> Codes:
         """Codes of all rows. Raises Cancelled; dead channels and a gram without full rank are no reason to fail."""
         ...

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from core.errors import UserError
 from core.models.config import DecoderConfig
+from core.units import format_count
 
 if TYPE_CHECKING:
     from core.models.gguf_tensors import MappedTensor
@@ -88,7 +89,8 @@ def window_warning(config: DecoderConfig) -> str:
     if config.architecture in _GEMMA or not config.window or config.window >= config.context:
         return ""
     return (
-        f"The model looks back {config.window:,} tokens in {config.window_layers} of {config.layers} layers; llama.cpp "
+        f"The model looks back {format_count(config.window)} tokens in {config.window_layers} of {config.layers} "
+        "layers; llama.cpp "
         "looks back over the whole text, so answers to longer texts may differ."
     )
 

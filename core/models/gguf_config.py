@@ -12,6 +12,7 @@ from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.models.config import DecoderConfig, RopeConfig
 from core.models.gguf_metadata import NO_SOFTCAP
+from core.units import format_count
 
 _AGAIN = "Download the file again, or look for the same model from another source."
 _GEMMA = ("gemma2", "gemma3")
@@ -30,7 +31,7 @@ def read_gguf_config(checkpoint: Checkpoint) -> DecoderConfig:
     layers, hidden = keys.count("block_count"), keys.count("embedding_length")
     heads = keys.count("attention.head_count")
     if layers > MAX_LAYERS:
-        raise UserError(f"The file says that it has {layers:,} layers, which no model has.", _AGAIN)
+        raise UserError(f"The file says that it has {format_count(layers)} layers, which no model has.", _AGAIN)
     head_dim = keys.count("attention.key_length", hidden // heads)
     if keys.count("attention.value_length", head_dim) != head_dim:
         raise UserError("Keys and values of the attention differ in width, which is not known here.", _AGAIN)
@@ -165,7 +166,7 @@ def _rope(checkpoint: Checkpoint, keys: _Keys, head_dim: int) -> RopeConfig:
     def factors(name: str) -> tuple[float, ...]:
         tensor = tables.get(name + ".weight")
         if tensor is not None and not 0 < tensor.values <= head_dim:
-            raise UserError(f"'{tensor.name}' has {tensor.values:,} values, which no model has.", _AGAIN)
+            raise UserError(f"'{tensor.name}' has {format_count(tensor.values)} values, which no model has.", _AGAIN)
         return () if tensor is None else tuple(float(x) for x in checkpoint.read_rows(tensor).reshape(-1))
 
     long_factor, short_factor = factors("rope_factors_long"), factors("rope_factors_short")

@@ -11,6 +11,7 @@ from core.formats.awq import UNIT, Awq
 from core.packed.gptq import AUTO_ROUND, SCALES, part
 from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, check_method, packed_weight
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 _METHODS = ("awq", "awq_marlin", *AUTO_ROUND)
 
@@ -44,7 +45,9 @@ def _weight(
         )
     columns, groups = qweight.rows, scales.rows
     if columns % groups:
-        raise UserError(f"'{scales.name}' has {groups:,} groups for rows of {columns:,} values.", AGAIN)
+        raise UserError(
+            f"'{scales.name}' has {format_count(groups)} groups for rows of {format_count(columns)} values.", AGAIN
+        )
     bits, size = (config.get(a, config.get(b)) for a, b in (("bits", "w_bit"), ("group_size", "q_group_size")))
     if size is not None and type(size) is not int:
         raise UserError(f"config.json says that groups of '{qweight.name}' have the size {size!r}.", OTHER_CONFIG)

@@ -14,6 +14,7 @@ from core.errors import UserError
 from core.formats.gptq import BITS, Gptq, StoredGroups
 from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, check_method, packed_weight
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 AUTO_ROUND = ("auto-round", "auto_round", "intel/auto-round")  # writes either layout
 _METHODS = ("gptq", "gptq_marlin", *AUTO_ROUND)
@@ -90,7 +91,9 @@ def _index(checkpoint: Checkpoint, given: TensorInfo | None, groups: int) -> np.
     wrong = np.flatnonzero((index < 0) | (index >= groups))
     if len(wrong):
         raise UserError(
-            f"'{given.name}' puts column {wrong[0]:,} into group {index[wrong[0]]:,}; there are {groups:,}.", AGAIN
+            f"'{given.name}' puts column {format_count(wrong[0])} into group {format_count(index[wrong[0]])}; "
+            f"there are {format_count(groups)}.",
+            AGAIN,
         )
     return index
 
@@ -125,7 +128,8 @@ def _check_config(
     declared = -(-columns // size) if isinstance(size, int) and size > 0 else 1
     if config.get("bits") not in (None, bits) or (isinstance(size, int) and declared != groups):
         raise UserError(
-            f"'{base}.qweight' holds {bits}-bit codes with {groups:,} groups a row, but config.json says otherwise.",
+            f"'{base}.qweight' holds {bits}-bit codes with {format_count(groups)} groups a row, but config.json "
+            "says otherwise.",
             OTHER_CONFIG,
         )
     if index is not None and isinstance(size, int) and 0 < size < columns:
@@ -133,7 +137,8 @@ def _check_config(
         if np.count_nonzero(sizes == size) < groups - bool(columns % size):
             other = np.flatnonzero(sizes != size)[0]
             raise UserError(
-                f"'{base}.g_idx' puts {sizes[other]:,} columns into group {other:,}, but config.json says {size:,}.",
+                f"'{base}.g_idx' puts {format_count(sizes[other])} columns into group {format_count(other)}, but "
+                f"config.json says {format_count(size)}.",
                 OTHER_CONFIG,
             )
 
@@ -174,7 +179,10 @@ def _groups(index: np.ndarray | None, columns: int, count: int, config: Mapping[
         if not (isinstance(size, int) and size > 0 and -(-columns // size) == count):
             size = columns if count == 1 else columns // count
         if -(-columns // size) != count:
-            raise UserError(f"'{base}.scales' has {count:,} groups for {columns:,} columns, and no g_idx.", AGAIN)
+            raise UserError(
+                f"'{base}.scales' has {format_count(count)} groups for {format_count(columns)} columns, and no g_idx.",
+                AGAIN,
+            )
         index = np.arange(columns) // size
     ordered = bool((np.diff(index) >= 0).all())
     sizes = np.bincount(index, minlength=count)

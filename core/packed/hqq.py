@@ -17,6 +17,7 @@ from core.formats.numbers import Codes
 from core.packed.weight import AGAIN, PackedWeight, packed_weight
 from core.parts import Run
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 _SCALES = {e.label: e for e in (ElementType.F16, ElementType.BF16, ElementType.F32)}
 _SETTINGS = (
@@ -119,7 +120,10 @@ def _weight(
     group = said["group_size"] or shape[1 if axis == 1 else 0]
     values = shape[0] * shape[1]
     if said["channel_wise"] is False or group <= 0 or values % group or (axis == 1 and shape[1] % group):
-        raise UserError(f"'{name}' is {shape[0]:,} × {shape[1]:,}, which groups of {group} do not divide.", AGAIN)
+        raise UserError(
+            f"'{name}' is {format_count(shape[0])} × {format_count(shape[1])}, which groups of {group} do not divide.",
+            AGAIN,
+        )
     form = HqqFormat(bits, group, _SCALES[scale.dtype] if scale is not None else ElementType.F16)
     settings = tuple(f".{key}" for key in _SETTINGS)
     stored = (shape[0], shape[1]) if axis == 1 else (group, values // group)

@@ -17,6 +17,7 @@ from core.formats.numbers import Integers
 from core.formats.scaled8 import SCALED8, Inputs, Scaled8
 from core.packed.weight import AGAIN, PackedWeight, packed_weight
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 _FLOATS = {"F8_E4M3": ElementType.F8_E4M3, "F8_E5M2": ElementType.F8_E5M2}
 _DTYPES = (*_FLOATS, "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I8")
@@ -54,7 +55,7 @@ def find(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo], config: Mapp
             elif t.dtype != "I8" and (some or declared):
                 raise UserError(f"'{t.name}' has no scale, without which its values are not known.", AGAIN)
         elif scales and t.dtype in (*_DTYPES, "BF16", "F16", "F32"):
-            shape = " × ".join(f"{n:,}" for n in t.shape) or "1"
+            shape = " × ".join(format_count(n) for n in t.shape) or "1"
             raise UserError(
                 f"'{t.name}' is {shape} in {t.dtype}, so its scales '{scales[0].name}' can not be applied.",
                 "Use a checkpoint with one matrix a tensor, or the one that it was made from.",
@@ -94,9 +95,10 @@ def _weight(
         raise UserError(f"'{scale.name}' holds {scale.dtype}, which are no scales.", AGAIN)
     layout = _layout(t, scale, declared)
     if layout is None:
-        shape = " × ".join(f"{n:,}" for n in scale.shape) or "1"
+        shape = " × ".join(format_count(n) for n in scale.shape) or "1"
         raise UserError(
-            f"'{scale.name}' has {shape} scales, which do not fit '{t.name}' of {t.rows:,} × {t.columns:,}.",
+            f"'{scale.name}' has {shape} scales, which do not fit '{t.name}' of {format_count(t.rows)} × "
+            f"{format_count(t.columns)}.",
             "Scales belong to a tensor, a row, a group of a row, or a tile; download the model again.",
         )
     if declared and not any(_same(d, layout, t) for d in declared):

@@ -14,6 +14,7 @@ from core.errors import UserError
 from core.formats.coded import Coded
 from core.formats.numbers import Codes
 from core.tensor_info import TensorInfo
+from core.units import format_count
 from kernels import ops
 
 AGAIN = "Download the model again, or use the checkpoint that it was made from."
@@ -162,4 +163,4 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _size(shape: tuple[int, ...]) -> str:
-    return " × ".join(f"{n:,}" for n in shape) or "1"
+    return " × ".join(format_count(n) for n in shape) or "1"

@@ -15,6 +15,7 @@ import numpy as np
 from core.errors import UserError
 from core.models.config import DecoderConfig
 from core.runtime.rope import rope_frequencies
+from core.units import format_count
 from kernels.matrix import Activations, Matrix
 from kernels.program import (
     ActMul,
@@ -75,7 +76,8 @@ def check_decoder(config: DecoderConfig) -> None:
         )
     if config.layers * max(config.experts, 1) > MAX_PARTS:
         raise UserError(
-            f"{config.layers:,} layers and {config.experts:,} experts are more than any model has.",
+            f"{format_count(config.layers)} layers and {format_count(config.experts)} experts are more than any "
+            "model has.",
             "Compare the configuration with the model's original.",
         )
     if config.heads % config.kv_heads:

@@ -23,6 +23,7 @@ from core.runtime.steps import Watch, step
 from core.runtime.stops import StopFinder
 from core.runtime.tokenizer import Message
 from core.runtime.usage import peak_rss, reset_peak
+from core.units import format_count
 
 PROMPT_BATCH = 256  # tokens a step of the prompt: enough to reuse each weight often, and soon done on small machines
 
@@ -146,21 +147,23 @@ def check_capacity(capacity: int, prompt: int, more: int | None) -> None:
     """Raises UserError when a prompt and the tokens that are asked for do not fit. The last token takes no place."""
     if prompt > capacity:
         raise UserError(
-            f"The prompt has {prompt:,} tokens, but the cache holds {capacity:,}.",
+            f"The prompt has {format_count(prompt)} tokens, but the cache holds {format_count(capacity)}.",
             "Shorten it, or load the model with a larger context.",
         )
     if more is not None and prompt + more - 1 > capacity:
         raise UserError(
-            f"A prompt of {prompt:,} tokens and {more:,} new ones take {prompt + more - 1:,} places, but the cache "
-            f"holds {capacity:,}.",
-            f"Ask for at most {capacity - prompt + 1:,}, or load the model with a larger context.",
+            f"A prompt of {format_count(prompt)} tokens and {format_count(more)} new ones take "
+            f"{format_count(prompt + more - 1)} places, but the cache "
+            f"holds {format_count(capacity)}.",
+            f"Ask for at most {format_count(capacity - prompt + 1)}, or load the model with a larger context.",
         )
 
 
 def _check_tokens(prompt: Sequence[int], rows: int | None) -> None:
     if rows is not None and not 0 <= min(prompt) <= max(prompt) < rows:
         raise UserError(
-            f"The prompt has the token {max(prompt):,}, but the model's embedding only {rows:,} rows.",
+            f"The prompt has the token {format_count(max(prompt))}, but the model's embedding only "
+            f"{format_count(rows)} rows.",
             "Use the tokenizer that belongs to these weights.",
         )
 
@@ -195,7 +198,8 @@ def generate_batch(
         return ()
     if len(requests) > model.sequences:
         raise UserError(
-            f"There are {len(requests):,} prompts, but the cache has room for {model.sequences:,}.",
+            f"There are {format_count(len(requests))} prompts, but the cache has room for "
+            f"{format_count(model.sequences)}.",
             "Give fewer at once, or load the model for more sequences.",
         )
     reset_peak()

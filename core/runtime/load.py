@@ -26,7 +26,7 @@ from core.runtime.reading import Conversion
 from core.runtime.release import release_memory
 from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
 from core.threads import worker_count
-from core.units import format_bytes
+from core.units import format_bytes, format_count
 from kernels.program import CacheLayout, Program
 
 if TYPE_CHECKING:
@@ -226,8 +226,9 @@ def _capacity(config: DecoderConfig, wanted: int | None) -> int:
         raise UserError(f"A context of {wanted} tokens holds no text.", "Choose at least 1.")
     if wanted > longest:
         raise UserError(
-            f"A context of {wanted:,} tokens is more than the {longest:,} that the model was made for.",
-            f"Choose at most {longest:,}.",
+            f"A context of {format_count(wanted)} tokens is more than the {format_count(longest)} that the model "
+            "was made for.",
+            f"Choose at most {format_count(longest)}.",
         )
     return wanted
 
@@ -251,7 +252,7 @@ def _check_memory(config: DecoderConfig, plan: WeightPlan, cache: CacheLayout) -
     if need > free:
         raise UserError(
             f"The model needs {format_bytes(need)} of memory ({format_bytes(plan.memory_bytes)} of it for the weights "
-            f"and {format_bytes(cache.nbytes)} for a context of {cache.capacity:,} tokens); "
+            f"and {format_bytes(cache.nbytes)} for a context of {format_count(cache.capacity)} tokens); "
             f"{format_bytes(free)} are free.",
             "Close other programs, choose a shorter context, or a smaller file.",
         )

@@ -16,6 +16,7 @@ from core.formats.numbers import Integers, Numbers
 from core.formats.scaled8 import Scaled8
 from core.packed.weight import PackedWeight
 from core.runtime.reading import NoLayout, Reading
+from core.units import format_count
 from kernels import families, matrix, ops
 from kernels.layouts import LAYOUTS
 from kernels.matrix import Matrix
@@ -130,7 +131,7 @@ def _codebook(weight: PackedWeight, start: int, stop: int, reading: Reading) -> 
     assert isinstance(numbers, Codebook)
     columns = weight.shape[1]
     if columns % numbers.size:
-        raise NoLayout(f"blocks of {numbers.size} run on from one row of {columns:,} to the next")
+        raise NoLayout(f"blocks of {numbers.size} run on from one row of {format_count(columns)} to the next")
     row = weight.nbytes // max(weight.shape[0], 1)
 
     def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:

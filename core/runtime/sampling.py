@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from core.errors import UserError
+from core.units import format_count
 
 REPETITION_WINDOW = 64  # tokens back that a repetition penalty looks at, as llama.cpp does
 
@@ -34,7 +35,7 @@ class Sampling:
             ("seed", self.seed, 0, 2**64 - 1),
         ):
             if not low <= value <= high:
-                most = f"{high:,}" if isinstance(high, int) else f"{high:g}"
+                most = format_count(high) if isinstance(high, int) else f"{high:g}"
                 raise UserError(f"The {name} can not be {value}.", f"Give a number from {low:g} to {most}.")
 
 

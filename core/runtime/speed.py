@@ -25,7 +25,7 @@ from core.runtime.results import Number
 from core.runtime.steps import Watch, step
 from core.runtime.usage import Energy, EnergyMeter, peak_rss, reset_peak
 from core.threads import worker_count
-from core.units import format_bytes, format_percent
+from core.units import format_bytes, format_count, format_percent
 
 SLOWER = 1.02  # ratio of times from which one is called slower; less is noise
 SLOW_SETS = frozenset({"reference", "portable", "numpy", "scalar"})
@@ -59,7 +59,8 @@ class BenchSettings:
             )
         if capacity is not None and self.capacity > capacity:
             raise UserError(
-                f"This measurement takes {self.capacity:,} places, but the cache holds {capacity:,}.",
+                f"This measurement takes {format_count(self.capacity)} places, but the cache holds "
+                f"{format_count(capacity)}.",
                 "Measure fewer tokens, or load the model with a larger context.",
             )
 

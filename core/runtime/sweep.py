@@ -26,6 +26,7 @@ from core.runtime.layers import decode_flops
 from core.runtime.model import Model
 from core.runtime.results import Number
 from core.runtime.steps import Watch, step
+from core.units import format_count
 from kernels.matrix import Activations, Matrix, product
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -223,7 +224,7 @@ def decode_sweep(
     room = min(model.capacity for model in models)
     if not 0 <= context < room:
         raise UserError(
-            f"A context of {context:,} tokens and one more do not fit the cache of {room:,}.",
+            f"A context of {format_count(context)} tokens and one more do not fit the cache of {format_count(room)}.",
             "Choose a shorter one, or load the models with a larger context.",
         )
     most = min(model.sequences for model in models)
@@ -246,7 +247,7 @@ def decode_sweep(
     reads = [float(model.engine.bytes_per_token) for model in models]
     copy = decode_flops(models[0].program)  # two operations a weight, two bytes a weight
     return Sweep(
-        f"decode step, context {context:,}",
+        f"decode step, context {format_count(context)}",
         SIDE_NAMES,
         tuple(points),
         (

@@ -19,6 +19,7 @@ from core.runtime.decoder import DecoderWeights
 from core.runtime.reading import NoLayout, Reading
 from core.runtime.storage import Stored, stored_weights
 from core.runtime.weights import Slot
+from core.units import format_count
 from kernels.layouts import PLAIN_KINDS
 from kernels.matrix import Matrix, from_elements
 
@@ -196,7 +197,7 @@ class _Finder:
                 )
             raise UserError(f"The model of the kind '{self.kind}' has no tensor '{name}'.", _AGAIN)
         if found.shape != (shape or (1,)):
-            is_, means = (" × ".join(f"{n:,}" for n in s) for s in (found.shape, shape))
+            is_, means = (" × ".join(format_count(n) for n in s) for s in (found.shape, shape))
             raise UserError(
                 f"'{found.name}' is {is_}, where the configuration of this '{self.kind}' means {means}.", _OTHER
             )
@@ -247,9 +248,11 @@ class _Finder:
                 else:
                     stored = by_pattern[part][expert]
                     if stored.shape != (size, columns):
-                        is_ = " × ".join(f"{n:,}" for n in stored.shape)
+                        is_ = " × ".join(format_count(n) for n in stored.shape)
                         raise UserError(
-                            f"'{stored.name}' is {is_}, where the configuration means {size:,} × {columns:,}.", _OTHER
+                            f"'{stored.name}' is {is_}, where the configuration means {format_count(size)} × "
+                            f"{format_count(columns)}.",
+                            _OTHER,
                         )
                     self.slots[slot] = Slot(slot, stored, 0, size)
                 slots[part].append(slot)

@@ -21,6 +21,7 @@ from core.progress import CancelToken
 from core.runtime.decoder import DecoderWeights, tensor_shapes
 from core.runtime.reading import Conversion, Reading
 from core.runtime.storage import KEPT_BYTES, Stored, stored_weights
+from core.units import format_count
 from kernels.matrix import Matrix
 
 _OTHER = "Use the configuration that belongs to these weights."
@@ -208,7 +209,9 @@ def _cut(weight: Stored, parts: list[tuple[str, int]]) -> list[Slot]:
     whole = sum(size for _, size in parts)
     if weight.shape[0] != whole:
         raise UserError(
-            f"'{weight.name}' has {weight.shape[0]:,} rows, where the configuration means {whole:,}.", _OTHER
+            f"'{weight.name}' has {format_count(weight.shape[0])} rows, where the configuration means "
+            f"{format_count(whole)}.",
+            _OTHER,
         )
     slots, start = [], 0
     for name, size in parts:
@@ -255,7 +258,9 @@ def _check(slots: dict[str, Slot], config: DecoderConfig, checkpoint: Checkpoint
         if slot.shape != shape:
             if name == "token_embd.weight" and slot.shape[1:] == shape[1:]:
                 raise UserError(
-                    f"'{slot.stored.name}' has {slot.shape[0]:,} rows, but the vocabulary {shape[0]:,} tokens.", _OTHER
+                    f"'{slot.stored.name}' has {format_count(slot.shape[0])} rows, but the vocabulary "
+                    f"{format_count(shape[0])} tokens.",
+                    _OTHER,
                 )
             raise _wrong_shape(slot.stored.name, slot.shape, shape)
     missing = next((name for name in needed if name not in slots), "")
@@ -272,5 +277,5 @@ def _no_place(weight: Stored, config: DecoderConfig) -> UserError:
 
 
 def _wrong_shape(name: str, shape: tuple[int, ...], expected: tuple[int, ...]) -> UserError:
-    is_, means = (" × ".join(f"{n:,}" for n in s) for s in (shape, expected))
+    is_, means = (" × ".join(format_count(n) for n in s) for s in (shape, expected))
     return UserError(f"'{name}' is {is_}, where the configuration means {means}.", _OTHER)

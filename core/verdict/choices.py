@@ -18,6 +18,7 @@ from core.runtime.generate import PROMPT_BATCH
 from core.runtime.model import Model
 from core.runtime.steps import Watch, step
 from core.runtime.tokenizer import Text
+from core.units import format_count
 
 MAX_BYTES, MAX_ITEMS = 64 << 20, 100_000
 
@@ -93,7 +94,7 @@ def read_tasks(path: Path, text: Text) -> tuple[Item, ...]:
     except UnicodeDecodeError as e:
         raise UserError(f"{path.name} is no text in UTF-8.", "Save it as UTF-8.") from e
     if len(data) > MAX_BYTES or len(lines) > MAX_ITEMS:
-        raise UserError(f"{path.name} has more than {MAX_ITEMS:,} tasks.", "Give a part of it.")
+        raise UserError(f"{path.name} has more than {format_count(MAX_ITEMS)} tasks.", "Give a part of it.")
     items = [_item(path, number, line, text) for number, line in enumerate(lines, 1) if line.strip()]
     if not items:
         raise UserError(f"{path.name} has no task.", _HINT)

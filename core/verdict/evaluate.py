@@ -28,6 +28,7 @@ from core.runtime.results import machine_name, version_names
 from core.runtime.speed import BenchSettings, SpeedResult, measure
 from core.runtime.tokenizer import Text, open_text
 from core.runtime.transformers_model import in_background
+from core.units import format_count
 from core.verdict.choices import Item, read_tasks, score, task_result
 from core.verdict.evaluation import Evaluation
 from core.verdict.facts import commands, facts_of, rollback
@@ -226,7 +227,8 @@ def _check_pair(source: Checkpoint, artifact: Checkpoint) -> None:
 
 def _other_vocabulary(source: int, artifact: int) -> UserError:
     return UserError(
-        f"The source knows {source:,} tokens and the artifact {artifact:,}, so they can not be compared.",
+        f"The source knows {format_count(source)} tokens and the artifact {format_count(artifact)}, so they can "
+        "not be compared.",
         "Compare an artifact with the source that it was made from.",
     )
 
@@ -241,13 +243,15 @@ def _prepare(source: Checkpoint, artifact: Checkpoint, settings: EvalSettings) -
     windows = take_windows(text, tokenizer, other, settings.text)
     if windows.ids.max() >= configs[0].vocab:
         raise UserError(
-            f"The tokenizer knows token {windows.ids.max():,}, but the model has only {configs[0].vocab:,}.",
+            f"The tokenizer knows token {format_count(windows.ids.max())}, but the model has only "
+            f"{format_count(configs[0].vocab)}.",
             "Use the tokenizer that belongs to these weights.",
         )
     context = min(c.context for c in configs)
     if settings.text.length > context:
         raise UserError(
-            f"A window of {settings.text.length:,} tokens is longer than the context of {context:,}.",
+            f"A window of {format_count(settings.text.length)} tokens is longer than the context of "
+            f"{format_count(context)}.",
             "Choose shorter windows.",
         )
     return windows, _questions(tokenizer, text, settings, context)
@@ -262,7 +266,8 @@ def _questions(tokenizer: Text, text: str, settings: EvalSettings, context: int)
     need = max([settings.text.length, *longest])
     if need > context:
         raise UserError(
-            f"A task or prompt takes {need:,} tokens, but the context is {context:,}.", "Shorten it, or leave it out."
+            f"A task or prompt takes {format_count(need)} tokens, but the context is {format_count(context)}.",
+            "Shorten it, or leave it out.",
         )
     return _Questions(tasks, needles, settings.prompts, need)
 

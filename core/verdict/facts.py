@@ -15,6 +15,7 @@ from core.formats import find_format
 from core.serving import Command, quoted, serving_target
 from core.targets import Target, find_target
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,9 @@ def rollback(source: Checkpoint) -> tuple[str, ...]:
     first = commands(source)[0]
     return (
         f"Stop the server, and serve the source again ({first.runtime}): {first.text}",
-        f"The source was only read: its weights are {source.file_bytes:,} bytes, fingerprint {source.fingerprint()}.",
+        (
+            f"The source was only read: its weights are {format_count(source.file_bytes)} bytes, fingerprint "
+            f"{source.fingerprint()}."
+        ),
         "Answers made with the artifact are not marked; keep the time of the change with this report.",
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from core.errors import UserError
 from core.runtime.arithmetic import ARITHMETICS
+from core.units import format_count
 
 MAX_WINDOWS = 100_000
 MAX_LENGTH = 1 << 20
@@ -43,7 +44,10 @@ class EvalText:
             ("length", self.length, 8, MAX_LENGTH),
         ):
             if not low <= value <= high:
-                raise UserError(f"The text's {name} is {value:,}.", f"Choose a number from {low} to {high:,}.")
+                raise UserError(
+                    f"The text's {name} is {format_count(value)}.",
+                    f"Choose a number from {low} to {format_count(high)}.",
+                )
 
     @property
     def first(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.runtime.tokenizer import Text
+from core.units import format_count
 from core.verdict.settings import EvalText
 from resources import read_text
 
@@ -32,7 +33,10 @@ class Windows:
         found = len(self.ids)
         if found == self.asked:
             return ""
-        return f"The text has tokens for {found:,} of the {self.asked:,} windows that were asked for."
+        return (
+            f"The text has tokens for {format_count(found)} of the {format_count(self.asked)} windows that "
+            "were asked for."
+        )
 
 
 def read_evaluation_text(settings: EvalText) -> str:
@@ -71,7 +75,8 @@ def take_windows(text: str, source: Text, artifact: Text, settings: EvalText) ->
     whole = len(ids) // size
     if not whole:
         raise UserError(
-            f"The text has {len(ids):,} tokens, but a window takes {size:,}.", "Give a longer text, or shorter windows."
+            f"The text has {format_count(len(ids))} tokens, but a window takes {format_count(size)}.",
+            "Give a longer text, or shorter windows.",
         )
     taken = min(whole, count)
     if settings.spread and taken > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from job_help import convert
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QFont, QGuiApplication
 from PySide6.QtTest import QTest
-from PySide6.QtWidgets import QFileDialog, QLabel
+from PySide6.QtWidgets import QComboBox, QFileDialog, QLabel
 from tiny_models import write_llama
 from verdict_example import LAYERS, NEEDLE, TASKS, TEXTS, example
 from window_help import LONG, click, controls, longest_block
@@ -23,7 +23,7 @@ from window_help import LONG, click, controls, longest_block
 from app.jobs.runner import JobState
 from app.jobs.testing_core import CoreBackend
 from app.jobs.testing_quality import QualityOrder, QualityStep
-from app.models.quality import headline, limit_columns
+from app.models.quality import TERMS, headline, limit_columns
 from app.pages.test import TestPage
 from app.pages.test.page import TABS
 from core.calibration.settings import CalibrationText
@@ -33,7 +33,8 @@ from core.metrics.windows import Figure
 from core.progress import CancelToken
 from core.recipe import Recipe
 from core.runtime.results import ResultStore
-from core.verdict.thresholds import PRESETS, Thresholds, judge
+from core.verdict.settings import Score
+from core.verdict.thresholds import PRESETS, Thresholds, find_thresholds, judge
 from resources import glossary
 
 pytestmark = pytest.mark.gui
@@ -89,10 +90,13 @@ def measure(qtbot, page: TestPage) -> None:  # type: ignore[no-untyped-def]
     qtbot.waitUntil(lambda: page.quality.result.settled and not page.services.jobs.jobs(), timeout=LONG)
 
 
+def choose(box: QComboBox, value: object) -> None:
+    box.setCurrentIndex(box.findData(value))
+    box.activated.emit(box.currentIndex())
+
+
 def choose_preset(page: TestPage, name: str) -> None:
-    preset = page.quality.setup.preset
-    preset.setCurrentIndex(preset.findData(name))
-    preset.activated.emit(preset.currentIndex())
+    choose(page.quality.setup.preset, name)
 
 
 def results(page: TestPage) -> dict[str, str]:
@@ -103,7 +107,7 @@ def results(page: TestPage) -> dict[str, str]:
 def test_from_two_files_to_a_verdict_kept_and_judged_anew(page: TestPage, qtbot) -> None:  # type: ignore[no-untyped-def]
     quality, result = page.quality, page.quality.result
     assert page.primary() is page.judge_button
-    assert len(controls(page)) <= MOST_CONTROLS + 2, [w.accessibleName() for w in controls(page)]
+    assert len(controls(page)) <= MOST_CONTROLS, [w.accessibleName() for w in controls(page)]
     qtbot.waitUntil(lambda: quality.setup.time.text().startswith("Takes about"), timeout=LONG)
     measure(qtbot, page)
     evaluation = quality.evaluation
@@ -290,12 +294,16 @@ def test_pictures_say_what_they_show(page: TestPage, qtbot, tmp_path: Path) -> N
 def test_every_option_reaches_the_settings(page: TestPage, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     setup = page.quality.setup
     click(qtbot, setup.more)
-    for box in (setup.needle, setup.speed, setup.layers, setup.texts):
+    for box in (setup.speed, setup.layers, setup.texts):
         box.click()
-    setup.arithmetic.setCurrentIndex(setup.arithmetic.findData("fast"))
+    assert setup.settings().needle == ()
+    for choice, value in ((setup.arithmetic, "fast"), (setup.needle, 16_384), (setup.score, "second-half")):
+        choose(choice, value)
+    choose(setup.spread, False)
     setup.set_tasks(str(tmp_path / "tasks.jsonl"))
     settings = setup.settings("GPTQ", "prose")
-    assert settings.needle == (256, 1024, 4096)
+    assert settings.needle == (256, 1024, 4096, 16_384)
+    assert (settings.text.score, settings.text.spread) == (Score.SECOND_HALF, False)
     assert (settings.speed, settings.layers, settings.prompts, settings.arithmetic) == (True, 0, (), "fast")
     assert (settings.text.windows, settings.text.length) == (4, 48)
     assert settings.tasks.endswith("tasks.jsonl")
@@ -309,6 +317,49 @@ def test_every_option_reaches_the_settings(page: TestPage, qtbot, tmp_path: Path
     for label in page.quality.findChildren(QLabel):
         if label.isVisible() and label.text().casefold() in known:
             assert label.toolTip(), label.text()
+
+
+def test_every_limit_can_be_set_and_what_it_takes_is_measured(page: TestPage, qtbot) -> None:  # type: ignore[no-untyped-def]
+    setup = page.quality.setup
+    click(qtbot, setup.more)
+    assert set(setup.values) == {f.name for f in fields(Thresholds)} - {"name"}
+    for key in setup.values:
+        assert TERMS[key] in glossary(), key
+        assert setup.values[key].toolTip(), key
+    setup.layers.setChecked(False)
+    for key, shown in (("needles_lost", 0.0), ("decode_rate", 5.0), ("layer_error", 3.0), ("size_bytes", 1.5)):
+        setup.values[key].setValue(shown)
+    settings, limits = setup.settings(), setup.thresholds()
+    assert settings.needle == (256, 1024, 4096)
+    assert settings.speed
+    assert settings.layers
+    assert (limits.needles_lost, limits.decode_rate, limits.size_bytes) == (0.0, 5.0, 1.5e6)
+    assert limits.layer_error == pytest.approx(0.03)
+    setup.set_tasks("tasks.jsonl")
+    assert setup.tasks.text() == "Without tasks.jsonl"
+    click(qtbot, setup.tasks)
+    assert setup.settings().tasks == ""
+
+
+def test_limits_are_kept_in_a_file_as_the_command_line_reads_it(page: TestPage, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    quality, setup = page.quality, page.quality.setup
+    file = tmp_path / "team.json"
+    file.write_text('{"kl_mean": 0.0312345, "needles_lost": 0}', encoding="utf-8")
+    setup.limits.read(file)
+    assert setup.thresholds() == find_thresholds(str(file))  # not what the boxes would round it to
+    assert setup.preset.currentData() == "own"
+    assert setup.settings().needle
+    setup.limits.write(tmp_path / "copy.json")
+    assert find_thresholds(str(tmp_path / "copy.json")) == Thresholds("team", kl_mean=0.0312345, needles_lost=0.0)
+    setup.values["flips"].setValue(2.0)
+    assert setup.thresholds().name == "my own"
+    assert setup.thresholds().kl_mean == pytest.approx(0.031)
+    file.write_text('{"kl_men": 1}', encoding="utf-8")
+    setup.limits.read(file)
+    assert quality.error.isVisible()
+    assert "kl_men" in quality.error.message.text()
+    choose_preset(page, "own")
+    assert setup.options.isVisible()
 
 
 def test_ctrl_enter_measures_and_small_windows_cut_nothing(page: TestPage, window, qtbot) -> None:  # type: ignore[no-untyped-def]

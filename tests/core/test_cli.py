@@ -1,5 +1,7 @@
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -227,3 +229,12 @@ def test_a_second_interrupt_does_not_wait(monkeypatch):
     monkeypatch.setitem(COMMANDS, "formats", busy)
     assert main(["formats"]) == 3
     assert seen == [True]
+
+
+def test_thousands_are_readable_where_output_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="cp1252"))
+    assert main(["info", str(write_llama(tmp_path / "größe"))]) == 0
+    text = written.getvalue().decode("cp1252")
+    assert re.search(r"\d \d{3} parameters", text)
+    assert "u202f" not in text

@@ -240,7 +240,7 @@ def test_values_beyond_f16_are_refused_for_f16_and_kept_by_bf16(tmp_path):
         tensors["model.layers.0.mlp.up_proj.weight"][0, 0] = 1e5
 
     source = write_llama(tmp_path / "source", change=enlarge)
-    with pytest.raises(UserError, match="F16 ends at 65,504"):
+    with pytest.raises(UserError, match="F16 ends at 65\u202f504"):
         convert(source, "F16", tmp_path / "f16")
     _, result = convert(source, "BF16", tmp_path / "bf16")
     assert all(t.error is None or t.error.max_error == 0 for t in result.tensors)

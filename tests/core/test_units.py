@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,26 @@ def test_no_other_file_writes_a_size_unit_of_its_own() -> None:
                         "TiB",
                     }:
                         offenders.append(f"{path.relative_to(root)}:{node.lineno}")
+    assert not offenders
+
+
+def test_no_other_file_parts_thousands_in_a_way_of_its_own() -> None:
+    """Neither `{n:,}` in a format nor '65,504' in a text: readers would meet two ways of writing one number."""
+    root = Path(units.__file__).parents[1]
+    offenders = []
+    for path in sorted((*root.glob("app/**/*.py"), *root.glob("core/**/*.py"))):
+        if path.name == "units.py":
+            continue
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            written = False
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+                written = bool(re.search(r"(?<![{\d])\d{1,3},\d{3}(?!\d)|:,[.\d]*[df]?\}", node.value))
+            elif isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+                written = "," in ast.unparse(node.format_spec)
+            if written:
+                offenders.append(f"{path.relative_to(root)}:{node.lineno}")
     assert not offenders
 
 

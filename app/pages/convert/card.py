@@ -148,9 +148,9 @@ class EntryCard(QFrame):
         """Of the chosen card only: a queue of them would have no room."""
         entry = self.entry
         done = self._selected and entry.state is JobState.DONE and entry.result is not None
-        target = find_target(entry.order.recipe.target)
+        recipe, output = entry.order.recipe, entry.order.output
         show_warnings(self.notes, entry.result.notes if done else ())
-        self.serve.show_commands(serving_target(target, entry.order.output) if done else ())
+        self.serve.show_commands(serving_target(find_target(recipe.target), output, recipe.cache) if done else ())
 
     def fit(self, width: int) -> None:
         """Where the card has less room than its buttons need, all but the first show their icon alone."""

@@ -6,9 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt, Signal
-from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFileDialog, QFrame, QHBoxLayout, QScrollArea, QTabWidget, QVBoxLayout, QWidget
+from PySide6.QtCore import QSize, Signal
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.plan import RuleMatch
 from app.models.table import RowsModel
@@ -24,12 +23,12 @@ from app.session import Session
 from app.theme import SPACE_2, SPACE_3
 from app.widgets.basics import button
 from app.widgets.inline_error import InlineError
+from app.widgets.scrolled import scrolled
 from app.widgets.text import explain
 from core.errors import UserError
 from core.plan import Plan, TensorPlan
 from core.recipe import Recipe
 
-WIDEST = 380  # px that an area's contents can ask for; the smallest window has two of these
 FROM_DATA = 4  # column of the tensors' table that says nothing while no data is looked at
 FILTER = "Recipes (*.json);;All files (*)"
 
@@ -166,48 +165,6 @@ class AdvancedPanel(QWidget):
         """Wide enough for the names of all tabs."""
         least = super().minimumSizeHint()
         return QSize(max(least.width(), self.tabs.tabBar().sizeHint().width()), least.height())
-
-
-def scrolled(panel: QWidget) -> QScrollArea:
-    """The panel in an area that scrolls down when there is too little room."""
-    area = _Scrolled()
-    area.setWidgetResizable(True)
-    area.setFrameShape(QFrame.Shape.NoFrame)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
-    area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
-    area.setWidget(panel)
-    for each in (area.viewport(), panel):
-        each.setAutoFillBackground(False)  # `setWidget` turns it on; the page's own background is right
-    return area
-
-
-class _Scrolled(QScrollArea):
-    """As wide as its contents need: there is no way to scroll sideways. The contents are as high as their texts are at
-    that width, which Qt's own area does not ask for."""
-
-    def minimumSizeHint(self) -> QSize:
-        hint = super().minimumSizeHint()
-        if self.widget() is None:
-            return hint
-        needed = self.widget().minimumSizeHint().width() + self.verticalScrollBar().sizeHint().width()
-        return QSize(min(max(hint.width(), needed), WIDEST), hint.height())
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if watched is self.widget() and event.type() == QEvent.Type.LayoutRequest:
-            self.updateGeometry()
-            self._fit_height()
-        return super().eventFilter(watched, event)
-
-    def resizeEvent(self, event: QResizeEvent) -> None:
-        super().resizeEvent(event)
-        self._fit_height()
-
-    def _fit_height(self) -> None:
-        layout = self.widget().layout() if self.widget() is not None else None
-        if layout is not None and layout.hasHeightForWidth():
-            needed = layout.minimumHeightForWidth(self.viewport().width())
-            if self.widget().minimumHeight() != needed:
-                self.widget().setMinimumHeight(needed)
 
 
 def _padded(panel: QWidget) -> QWidget:

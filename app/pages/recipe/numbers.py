@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from functools import partial
 
 from PySide6.QtCore import Qt, Signal
@@ -15,6 +16,7 @@ from app.widgets.basics import label, set_available
 from app.widgets.calm import CalmCombo
 from app.widgets.text import explain, term
 from core.catalog import Kind, Knob, Use, base_of, bits_text, kind_of, knob_text, knob_value, use_of, uses
+from core.export.cache_scales import CACHE_HINT, why_no_cache
 from core.recipe import Recipe
 from core.targets import Target, find_target
 
@@ -49,6 +51,8 @@ class NumbersPanel(QWidget):
             Knob.SYMMETRIC: QCheckBox(_SWITCHES[Knob.SYMMETRIC]),
             Knob.DOUBLE: QCheckBox(_SWITCHES[Knob.DOUBLE]),
         }
+        self.cache = QCheckBox("with scales for 8 bits (fp8): half the memory")
+        self.cache.clicked.connect(lambda on: self._take(replace(self._recipe, cache="fp8" if on else "")))
         self.contract = ContractCard()
         form = QFormLayout()
         form.setLabelAlignment(Qt.AlignmentFlag.AlignLeft)
@@ -59,6 +63,7 @@ class NumbersPanel(QWidget):
             ("Format", "format", self.kind),
             *((knob.title, _TERMS[knob], control) for knob, control in self.knobs.items()),
             ("Target", "target", self.target),
+            ("KV cache", "8-bit cache", self.cache),
         ]
         for title, word, control in rows:
             name = term(word, title, "muted")
@@ -111,6 +116,9 @@ class NumbersPanel(QWidget):
                 control.setChecked(bool(value))
             else:
                 control.setCurrentIndex(kind.values(knob).index(value))
+        self.cache.setChecked(bool(recipe.cache))
+        why = why_no_cache(target)
+        set_available(self.cache, f"{why} {CACHE_HINT}" if why and not recipe.cache else "")
         self.note.setText(self._note(kind))
         self.note.setVisible(bool(self.note.text()))
         self.contract.show_contract(base_of(target).contract)
@@ -147,6 +155,8 @@ class NumbersPanel(QWidget):
             words.append("A GGUF type fixes what is off here; choose another one under Target.")
         elif fixed:
             words.append(f"Fixed in this kind of format: {', '.join(fixed)}.")
+        if not self.cache.isEnabled():
+            words.append("Scales of an 8-bit cache have a place in compressed-tensors and ModelOpt folders only.")
         return " ".join(words)
 
     def kind_at(self, row: int) -> Kind:

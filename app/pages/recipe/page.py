@@ -21,7 +21,7 @@ from app.jobs.convert_queue import ConversionQueue
 from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work, reply_work, with_target
 from app.jobs.plan_presets import PRESETS_KEY, Offer, presets_work, rejudged
 from app.pages.base import Page
-from app.pages.recipe.advanced import AdvancedPanel, scrolled
+from app.pages.recipe.advanced import AdvancedPanel
 from app.pages.recipe.calibrating import Calibrating
 from app.pages.recipe.outcome import OutcomeCard
 from app.pages.recipe.output import OutputRow
@@ -32,6 +32,7 @@ from app.services import Services
 from app.session import Session
 from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import EmptyState, PrimaryButton, Splitter, button, label, quiet_button, set_available
+from app.widgets.scrolled import scrolled
 from app.widgets.text import ElidedLabel
 from core.errors import UserError
 from core.methods.choice import Calibrated, DataMethod

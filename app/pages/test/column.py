@@ -36,6 +36,7 @@ class FileColumn(QFrame):
     def __init__(self, slot: Slot, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._slot = slot
+        self._loads = True
         self.setProperty("frameRole", "card")
         self.setAccessibleName(f"{slot.title} file")
         name = label(slot.title, "heading")
@@ -78,6 +79,11 @@ class FileColumn(QFrame):
         if self.choose.text() != text:
             self.choose.setText(text)
 
+    def set_loads(self, on: bool) -> None:
+        """Off where the view reads files by itself, so that there is nothing to be loaded beforehand."""
+        self._loads = on
+        self.load.setVisible(on)
+
     def refresh(self, bench: Bench) -> None:
         """Show the slot as it is now."""
         slot = self._slot
@@ -114,7 +120,7 @@ class FileColumn(QFrame):
             case SlotState.EMPTY:
                 return "Choose a file, or drop one here."
             case SlotState.CHOSEN:
-                return "Generate loads it by itself."
+                return "Generate loads it by itself." if self._loads else "It is read when quality is measured."
             case SlotState.LOADING:
                 return f"{units.format_percent(slot.share, 0)} packed" if slot.share >= 0 else "reading its header"
             case _:

@@ -343,6 +343,7 @@ class TestPage(Page):
         set_available(self.sweep_button, busy)
         set_available(self.judge_button, busy or self.quality.problem)
         for column in self.columns:
+            column.set_loads(not judging)
             column.refresh(bench)
 
 

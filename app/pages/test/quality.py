@@ -73,7 +73,8 @@ class QualityPanel(QWidget):
         self._lay_out()
         self.setup.limits_changed.connect(self._judge)
         self.setup.settings_changed.connect(self.look_at_files)
-        self.setup.more.clicked.connect(lambda _on: self._fit())
+        self.setup.toggled.connect(self._fit)
+        self.setup.failed.connect(self._not_saved)
         self.result.save_asked.connect(self._ask_save)
         self.result.copy_asked.connect(self._copy)
 

@@ -42,7 +42,7 @@ class TextsView(QTextEdit):
         self.setReadOnly(True)
         self.setTabChangesFocus(True)
         self.setAccessibleName("Texts of both files side by side")
-        self.setPlaceholderText("Not measured: switch “Texts side by side” on under Options.")
+        self.setPlaceholderText("Not measured: switch “Texts side by side” on under Advanced.")
         themes().changed.connect(self._redraw)
 
     def show_pairs(self, pairs: Sequence[TextPair]) -> None:

@@ -1,67 +1,57 @@
-"""What quality is measured on and judged by: the few controls always in view, and the rest under Options."""
+"""What quality is measured on and judged by: the few controls always in view, and the rest under Advanced."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QFileDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QCheckBox, QFileDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
-from app.models.quality import TERMS
 from app.pages.test.controls import CONTRACTS
+from app.pages.test.quality_limits import QualityLimits
 from app.theme import SPACE_1, SPACE_2, SPACE_3
 from app.widgets.basics import Card, button, label, quiet_button
 from app.widgets.calm import CalmCombo, CalmNumber
-from app.widgets.text import ElidedLabel, explain, term
+from app.widgets.flow import FlowRow
+from app.widgets.scrolled import scrolled
+from app.widgets.text import clipped, explain, term
+from core.units import format_count
 from core.verdict.needle import LENGTHS
-from core.verdict.settings import EvalSettings, EvalText
+from core.verdict.settings import EvalSettings, EvalText, Score
 from core.verdict.texts import PROMPTS
-from core.verdict.thresholds import PRESETS, REASONS, Thresholds, in_words
+from core.verdict.thresholds import Thresholds
 
-DEFAULT_PRESET = "balanced"
-OWN = "own"
-SHORT = {"kl_mean": "Mean KL", "kl_p99": "99th percentile", "flips": "flips", "perplexity_ratio": "perplexity"}
-OFF = "not judged"
 LAYER_TOKENS = 128
-# key, title, factor from the threshold to what is shown, suffix, decimals, step, value that stands for "not judged"
-LIMITS = (
-    ("kl_mean", "Mean KL divergence", 1.0, " nats", 3, 0.01, 0.0),
-    ("kl_p99", "p99 of KL", 1.0, " nats", 2, 0.1, 0.0),
-    ("flips", "Flip rate", 100.0, " %", 1, 1.0, 0.0),
-    ("perplexity_ratio", "Perplexity ratio", 1.0, " ×", 3, 0.01, 0.0),
-    ("needles_lost", "Numbers lost", 1.0, "", 0, 1.0, -1.0),
-    ("decode_ratio", "Speed ratio, least", 1.0, " ×", 2, 0.1, 0.0),
-)
+LONGEST = (1024, 4096, 16_384, 65_536)  # tokens of the longest text in which numbers are hidden
 
 
 class QualitySetup(QWidget):
-    """`limits_changed()` when what is judged by is another; `settings_changed()` when what is measured is."""
+    """`limits_changed()` when what is judged by is another; `settings_changed()` when what is measured is;
+    `failed(error)` when a file of limits can not be used; `toggled()` when Advanced opens or closes."""
 
     limits_changed = Signal()
+    toggled = Signal()
     settings_changed = Signal()
+    failed = Signal(object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self._path = ""
         self._tasks = ""
-        self._filling = False
+        self.limits = QualityLimits()
+        self.preset, self.values = self.limits.preset, self.limits.values
         self._make_row()
         self._make_options()
         self._lay_out()
-        self._fill(PRESETS[DEFAULT_PRESET])
+        self.preset.activated.connect(self._on_preset)
+        self.limits.changed.connect(self._on_limits)
+        self.limits.wanted.connect(self._measure_also)
+        self.limits.failed.connect(self.failed)
+        self._on_limits()
 
     # ---- parts -----------------------------------------------------------------------------------------------------
 
     def _make_row(self) -> None:
-        self.preset = CalmCombo()
-        for name in PRESETS:
-            self.preset.addItem(name.capitalize(), name)
-        self.preset.addItem("My own", OWN)
-        self.preset.setCurrentIndex(self.preset.findData(DEFAULT_PRESET))
-        self.preset.setAccessibleName("Limits")
-        self.preset.setToolTip("\n".join(f"{name.capitalize()}: {REASONS[name]}." for name in PRESETS))
-        self.preset.activated.connect(lambda _row: self._take_preset())
         self.text = CalmCombo()
         self.text.addItem("Included", "")
         self.text.addItem("Own file…", None)
@@ -75,7 +65,7 @@ class QualitySetup(QWidget):
         self.length.setSuffix(" tokens")
         for box in (self.windows, self.length):
             box.valueChanged.connect(lambda _value: self.settings_changed.emit())
-        self.more = button("Options", self._toggle, icon="sliders-horizontal")
+        self.more = button("Advanced", self._toggle, icon="sliders-horizontal")
         self.more.setCheckable(True)
         self.more.setToolTip("Values of the limits, arithmetic, and what else is measured")
         self.explained = label("", "muted", wrap=True)
@@ -85,35 +75,30 @@ class QualitySetup(QWidget):
 
     def _make_options(self) -> None:
         self.options = Card()
-        self.options.setAccessibleName("Options of the measurement")
+        self.options.setAccessibleName("Advanced settings of the measurement")
         self.options.layout().setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
-        self.values: dict[str, QDoubleSpinBox] = {}
-        for key, title, _factor, suffix, decimals, step, off in LIMITS:
-            box = QDoubleSpinBox()
-            box.setRange(off, 1e6)
-            box.setDecimals(decimals)
-            box.setSingleStep(step)
-            box.setSuffix(suffix)
-            box.setSpecialValueText(OFF)
-            box.setKeyboardTracking(False)
-            box.setAccessibleName(f"Limit: {title}")
-            box.setToolTip(explain(TERMS[key]))
-            box.lineEdit().setTextMargins(SPACE_2, 0, 0, 0)
-            box.valueChanged.connect(lambda _value: self._edited())
-            self.values[key] = box
-        self.arithmetic = CalmCombo()
-        for text, name in CONTRACTS:
-            self.arithmetic.addItem(text, name)
+        hint = "exact judges the file alone; fast judges it as this program's engine runs it"
+        self.arithmetic = self._choice("Activations while measuring", hint, CONTRACTS)
         self.arithmetic.setCurrentIndex(self.arithmetic.findData("exact"))
-        self.arithmetic.setAccessibleName("Activations while measuring")
-        self.arithmetic.setToolTip("exact judges the file alone; fast judges it as this program's engine runs it")
-        self.arithmetic.activated.connect(lambda _row: self.settings_changed.emit())
+        scores = (("all", Score.ALL.value), ("second half", Score.SECOND_HALF.value))
+        self.score = self._choice("Tokens that count", explain("scored tokens"), scores)
+        places = (("spread", True), ("from the start", False))
+        self.spread = self._choice("Where the windows lie", explain("window placement"), places)
+        lengths = [("off", 0), *((f"up to {format_count(n)} tokens", n) for n in LONGEST)]
+        self.needle = self._choice("Numbers hidden in long texts", explain("number lost"), lengths)
         self.layers = self._switch("Error by layer", "Where in the depth of the model the error arises", True)
         self.texts = self._switch("Texts side by side", "How both files go on from three short prompts", True)
-        self.needle = self._switch("Numbers hidden in long texts", explain("number lost"), False)
         self.speed = self._switch("Speed", "How fast both files write on this computer, in alternation", False)
-        self.tasks_name = ElidedLabel("no task file", "muted")
         self.tasks = quiet_button("Task file…", self._choose_tasks, icon="folder-open", hint=explain("task file"))
+
+    def _choice(self, name: str, hint: str, offered: object) -> CalmCombo:
+        box = CalmCombo()
+        for text, data in offered:  # type: ignore[attr-defined]
+            box.addItem(text, data)
+        box.setAccessibleName(name)
+        box.setToolTip(hint)
+        box.activated.connect(lambda _row: self.settings_changed.emit())
+        return box
 
     def _switch(self, text: str, hint: str, on: bool) -> QCheckBox:
         box = QCheckBox(text)
@@ -145,34 +130,39 @@ class QualitySetup(QWidget):
         below.setSpacing(SPACE_3)
         below.addWidget(self.explained, 1)
         below.addWidget(self.time)
-        grid = QGridLayout()
-        grid.setHorizontalSpacing(SPACE_2)
-        grid.setVerticalSpacing(SPACE_1)
-        columns = len(LIMITS)
-        for column, (key, title, *_) in enumerate(LIMITS):
-            name = term(TERMS[key], title, "caption")
-            name.setBuddy(self.values[key])
-            grid.addWidget(name, 0, column)
-            grid.addWidget(self.values[key], 1, column)
-            grid.setColumnStretch(column, 1)
-        word = term("activations contract", "Activations", "caption")
-        word.setBuddy(self.arithmetic)
-        grid.addWidget(word, 2, 0)
-        grid.addWidget(self.arithmetic, 3, 0)
-        grid.addWidget(self.layers, 2, 1, 1, 2)
-        grid.addWidget(self.texts, 3, 1, 1, 2)
-        grid.addWidget(self.needle, 2, 3, 1, 2)
-        grid.addWidget(self.speed, 3, 3, 1, 2)
-        grid.addWidget(self.tasks, 2, columns - 1)
-        grid.addWidget(self.tasks_name, 3, columns - 1)
-        self.options.add(grid)
-        self.options.hide()
+        self.options.add(self.limits)
+        self.options.add(self._measured())
+        self._more = FlowRow()
+        switches = (self.layers, self.texts, self.speed)
+        self._more.set_parts((*switches, self.tasks, self.limits.open, self.limits.save, self.limits.file))
+        self.options.add(self._more)
+        self._area = scrolled(self.options, whole=True)
+        self._area.hide()
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_2)
         layout.addLayout(row)
         layout.addWidget(self._below)
-        layout.addWidget(self.options)
+        layout.addWidget(self._area)
+
+    def _measured(self) -> QGridLayout:
+        """What is measured, and how."""
+        grid = QGridLayout()
+        grid.setHorizontalSpacing(SPACE_2)
+        grid.setVerticalSpacing(SPACE_1)
+        choices = (
+            ("activations contract", "Activations", self.arithmetic),
+            ("scored tokens", "Tokens that count", self.score),
+            ("window placement", "Windows", self.spread),
+            ("number lost", "Long texts", self.needle),
+        )
+        for column, (word, title, box) in enumerate(choices):
+            name = term(word, title, "caption")
+            name.setBuddy(box)
+            grid.addWidget(name, 0, column)
+            grid.addWidget(box, 1, column)
+            grid.setColumnStretch(column, 1)
+        return grid
 
     def set_low(self, on: bool) -> None:
         """Leave out what the limits stand for; the chooser's tooltip says it, too."""
@@ -181,24 +171,19 @@ class QualitySetup(QWidget):
     # ---- what the controls say -------------------------------------------------------------------------------------
 
     def thresholds(self) -> Thresholds:
-        """Limits to judge by; one of PRESETS as long as nobody has changed a value."""
-        name = str(self.preset.currentData())
-        if name in PRESETS:
-            return PRESETS[name]
-        values = {}
-        for key, _title, factor, _suffix, _decimals, _step, off in LIMITS:
-            value = self.values[key].value()
-            values[key] = None if value == off else value / factor
-        return Thresholds(name="my own", **values)
+        """Limits to judge by."""
+        return self.limits.thresholds()
 
     def settings(self, method: str = "", calibration: str = "") -> EvalSettings:
         """What to measure. method, calibration: how the file was made, for the report."""
+        longest = int(self.needle.currentData())
+        score, spread = Score(self.score.currentData()), bool(self.spread.currentData())
         return EvalSettings(
-            text=EvalText(self._path, self.windows.value(), self.length.value()),
+            text=EvalText(self._path, self.windows.value(), self.length.value(), score, spread),
             arithmetic=str(self.arithmetic.currentData()),
             layers=LAYER_TOKENS if self.layers.isChecked() else 0,
             tasks=self._tasks,
-            needle=LENGTHS if self.needle.isChecked() else (),
+            needle=tuple(n for n in sorted({*LENGTHS, *LONGEST}) if n <= longest),
             prompts=PROMPTS if self.texts.isChecked() else (),
             speed=self.speed.isChecked(),
             method=method,
@@ -207,41 +192,25 @@ class QualitySetup(QWidget):
 
     # ---- the user changes something --------------------------------------------------------------------------------
 
-    def _take_preset(self) -> None:
-        name = self.preset.currentData()
-        if name in PRESETS:
-            self._fill(PRESETS[name])
-        else:
+    def _on_preset(self) -> None:
+        if self.limits.own:
             self.more.setChecked(True)
             self._toggle()
-        self._explain()
+
+    def _on_limits(self) -> None:
+        self.explained.setText(self.limits.in_words())
+        self._more.place()
         self.limits_changed.emit()
 
-    def _fill(self, limits: Thresholds) -> None:
-        self._filling = True
-        known = {f.name for f in fields(limits)}
-        for key, _title, factor, _suffix, _decimals, _step, off in LIMITS:
-            value = getattr(limits, key) if key in known else None
-            self.values[key].setValue(off if value is None else value * factor)
-        self._filling = False
-        self._explain()
-
-    def _edited(self) -> None:
-        if self._filling:
-            return
-        self.preset.setCurrentIndex(self.preset.findData(OWN))
-        self._explain()
-        self.limits_changed.emit()
-
-    def _explain(self) -> None:
-        name = str(self.preset.currentData())
-        reason = REASONS.get(name)
-        if reason is None:
-            self.explained.setText("Your own values, under Options.")
-        else:
-            limits = PRESETS[name]
-            words = [f"{short} ≤ {in_words(key, getattr(limits, key))}" for key, short in SHORT.items()]
-            self.explained.setText(f"{', '.join(words)}: {reason}.")
+    def _measure_also(self, key: str) -> None:
+        """A limit on what is not measured is never met, so that it is measured."""
+        if key == "needles_lost" and not self.needle.currentData():
+            self.needle.setCurrentIndex(self.needle.findData(max(LENGTHS)))
+            self.settings_changed.emit()
+        elif key in ("decode_ratio", "decode_rate"):
+            self.speed.setChecked(True)
+        elif key == "layer_error":
+            self.layers.setChecked(True)
 
     def _choose_text(self, row: int) -> None:
         if self.text.itemData(row) is not None:
@@ -268,14 +237,19 @@ class QualitySetup(QWidget):
             self.settings_changed.emit()
 
     def _choose_tasks(self) -> None:
-        chosen, _ = QFileDialog.getOpenFileName(self, "Task file", "", "JSON lines (*.jsonl *.json);;All files (*)")
+        chosen = ""
+        if not self._tasks:  # else the button takes the file away
+            chosen, _ = QFileDialog.getOpenFileName(self, "Task file", "", "JSON lines (*.jsonl *.json);;All files (*)")
         self.set_tasks(chosen)
 
     def set_tasks(self, path: str) -> None:
         """Ask the questions of this file, too; '' for none."""
         self._tasks = path
-        self.tasks_name.setText(Path(path).name if path else "no task file")
+        self.tasks.setText(f"Without {clipped(Path(path).name)}" if path else "Task file…")
+        self.tasks.setToolTip(f"Do not ask the questions of {path}" if path else explain("task file"))
+        self._more.place()
         self.settings_changed.emit()
 
     def _toggle(self) -> None:
-        self.options.setVisible(self.more.isChecked())
+        self._area.setVisible(self.more.isChecked())
+        self.toggled.emit()

@@ -13,6 +13,7 @@ from core.checkpoint import value_scan as module
 from core.checkpoint.doctor import Finding, scan_values
 from core.errors import Cancelled
 from core.progress import CancelToken
+from core.units import format_count
 from kernels import ops
 
 NAME = "model.layers.0.mlp.up_proj.weight"
@@ -46,7 +47,7 @@ def test_nan_inf_and_large_values_are_counted(tmp_path: Path, columns: int) -> N
     values[3, 2] = 65504
     found = scan(tmp_path, values)
     assert set(found) == {"nan", "inf", "overflows-f16"}
-    assert f"has 2 of {values.size:,} values that are NaN" in found["nan"].message
+    assert f"has 2 of {format_count(values.size)} values that are NaN" in found["nan"].message
     assert "has 4 of" in found["inf"].message
     assert "has 1 of" in found["overflows-f16"].message
     assert "7e+04" in found["overflows-f16"].hint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from core.formats.float8 import Float8
 from core.formats.ggml_integers import INTEGER_BLOCKS
 from core.formats.numbers import Codes, Integers, Numbers
 from core.methods import gptq as module
+from core.methods.clipping import ClipSearch
 from core.methods.factor import feedback_factor
 from core.methods.gptq import Gptq
 from core.methods.grid import grid_of, quantized, search_options, why_no_grid
@@ -289,3 +291,15 @@ def test_cancelled_soon() -> None:
     with pytest.raises(Cancelled):
         Gptq().solve(problem, token)
     assert time.monotonic() - asked[0] < 3.0  # 0.3 s and less alone; this machine may have much else to do
+
+
+@pytest.mark.parametrize("solver", [Gptq(), ClipSearch()], ids=["GPTQ", "clipping"])
+def test_what_a_weight_costs_is_known_beforehand(solver: Gptq | ClipSearch) -> None:
+    """In processor time, within a wide margin: however short the text, each weight has to be solved."""
+    problem = _problem(NUMBERS["asymmetric"], 384, 768)
+    solver.solve(problem, CancelToken())  # what is loaded and compiled once
+    fresh = replace(problem, gram=problem.gram.copy())
+    begin = time.process_time()
+    solver.solve(fresh, CancelToken())
+    taken = time.process_time() - begin
+    assert solver.seconds_for(384, 768) / 8 < taken < 8 * solver.seconds_for(384, 768) + 0.05

@@ -172,7 +172,7 @@ def test_threads_that_no_pool_has(
 ) -> None:
     code = main([*command, str(write_llama(tmp_path / "model", layers=1)), "--threads", threads])
     assert code == 1
-    assert capsys.readouterr().err.endswith("threads can not compute.\nGive 1 to 1,024.\n")
+    assert capsys.readouterr().err.endswith("threads can not compute.\nGive 1 to 1\u202f024.\n")
 
 
 def test_zero_tokens_means_no_limit(run: Run) -> None:

@@ -117,7 +117,7 @@ def test_the_last_place_is_used_and_one_more_refused() -> None:
     assert len(result.tokens) == 1
     with pytest.raises(UserError, match="has 9 tokens, but the cache holds 8"):
         run(model, tokens=tuple(range(9)), max_tokens=1)
-    with pytest.raises(UserError, match="2,048"):
+    with pytest.raises(UserError, match="2\u202f048"):
         check_capacity(2048, 3000, None)
 
 

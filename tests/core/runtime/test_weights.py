@@ -441,7 +441,7 @@ def test_gguf_contradictions(tmp_path: Path) -> None:
         ({"blk.0.ffn_up_exps.weight": (2, 512, 256)}, "'blk.0.ffn_up_exps.weight' has no place"),
         ({"rope_freqs.weight": (33,)}, "33 rope factors, where each head has 32"),
         ({"rope_freqs.weight": (0,)}, "'rope_freqs.weight' has 0 values"),
-        ({"rope_freqs.weight": (1 << 20,)}, "'rope_freqs.weight' has 1,048,576 values"),
+        ({"rope_freqs.weight": (1 << 20,)}, "'rope_freqs.weight' has 1\u202f048\u202f576 values"),
         ({"rope_factors_long.weight": (32,)}, "but no 'rope_factors_short.weight'"),
         ({"rope_factors_short.weight": (32,)}, "but no 'rope_factors_long.weight'"),
     ],

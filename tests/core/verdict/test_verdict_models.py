@@ -223,7 +223,7 @@ def test_texts_that_do_not_fit_are_refused(models: Path, options: dict[str, Any]
 def test_a_short_text_gives_fewer_windows(models: Path) -> None:
     found = measure(models, text=text(models, windows=1000))
     assert 3 < found.quality.windows < 1000
-    assert "1,000 windows that were asked for" in found.warnings[0]
+    assert "1\u202f000 windows that were asked for" in found.warnings[0]
 
 
 def test_one_window_has_no_errors(models: Path) -> None:

@@ -1,0 +1,111 @@
+"""Make the pictures in docs/images that show the window, from the window as it is now.
+
+`make pictures` runs this; `python tests/app/pictures.py MODEL` takes another model than the sample. MODEL is shown
+under a short name, wherever it lies, and nothing is written beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "images"
+SIZE = (1280, 800)
+TARGET, SCHEME = "Q4_K_M", "w4a16-g64-asym"
+
+
+def take_pictures(window: Any, model: Path, folder: Path) -> list[Path]:
+    """window.png: a format is chosen; method.png: how its numbers are chosen. Returns the files."""
+    from core.methods.choice import Calibrated, DataMethod
+    from core.recipe import Recipe
+
+    camera = _screens().Camera(window, folder, folder)
+    window.resize(*SIZE)
+    window.show()
+    window.services.themes.set_mode("light")
+    store = window.services.session
+    window.open_path(model)
+    camera.wait(lambda: store.current.checkpoint is not None and store.current.plan is not None)
+    window.show_page("recipe")
+    page = window.page("recipe")
+    page.more.setChecked(True)
+    page._toggle_advanced()
+
+    def show(tab: int, recipe: Recipe, ready: Callable[[], bool], name: str) -> Path:
+        page.advanced.tabs.setCurrentIndex(tab)
+        page.set_recipe(recipe)
+        plan = lambda: store.current.plan is not None and store.current.plan.recipe == recipe  # noqa: E731
+        camera.wait(lambda: plan() and ready() and not window.services.jobs.jobs())
+        camera.rest(0.5)
+        path = folder / f"{name}.png"
+        window.grab().save(str(path))
+        return path
+
+    known = lambda: page.preview.histogram.has_data  # noqa: E731
+    gptq = Recipe(SCHEME, calibrated=Calibrated(DataMethod.GPTQ))
+    return [
+        show(0, Recipe(TARGET), known, "window"),
+        show(2, gptq, lambda: known() and page.advanced.methods.notes[DataMethod.GPTQ].isVisible(), "method"),
+    ]
+
+
+def _screens() -> Any:
+    spec = importlib.util.spec_from_file_location("screens", Path(__file__).with_name("screens.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _linked(model: Path, name: str) -> Iterator[Path]:
+    """A short path that leads to the model and says nothing of this computer."""
+    place = Path(tempfile.gettempdir()) / "models" / (name + ("" if model.is_dir() else model.suffix))
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(model.absolute())
+    try:
+        yield place
+    finally:
+        place.unlink()
+        with contextlib.suppress(OSError):  # others use it
+            place.parent.rmdir()
+
+
+def main() -> int:
+    """Take them all."""
+    os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
+    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+    from PySide6.QtWidgets import QApplication
+
+    import app  # noqa: F401 - before PySide6, whose first import it prepares
+    from app.bootstrap import build_window, start_background
+    from app.settings import Settings
+    from core.sample import sample_path
+
+    parser = argparse.ArgumentParser(description="Make the pictures of the window in docs/images.")
+    parser.add_argument("model", nargs="?", type=Path, help="default: the sample model")
+    parser.add_argument("--name", default="SmolLM2-135M", help="what the model is called in the pictures")
+    arguments = parser.parse_args()
+    application = QApplication.instance() or QApplication([])
+    assert application is not None
+    model = arguments.model or sample_path()
+    with tempfile.TemporaryDirectory() as scratch, _linked(model, arguments.name) as place:
+        window = build_window(Settings(Path(scratch) / "settings.ini"))
+        start_background(window)
+        taken = take_pictures(window, place, FOLDER)
+        window.close()
+    print("\n".join(str(path.relative_to(ROOT)) for path in taken))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
