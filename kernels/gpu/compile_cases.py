@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from kernels.gpu import launch
+from kernels.gpu.configurations import VECTOR_BATCH
 from kernels.gpu.launcher import Launch, recording
+from kernels.gpu.scaled_ways import KINDS
+from kernels.gpu.steps import OUTLIER_BLOCK, aligned_bytes
 
 WIDTH, INNER, HEADS, KEY_HEADS, HEAD = 4096, 14336, 32, 8, 128
 
@@ -70,6 +74,50 @@ def _steps() -> list[Case]:
     ]
 
 
+def _scaled() -> list[Case]:
+    """One token, 16, and a prompt of 512 that is multiplied in larger tiles."""
+
+    def product(kind: str, tokens: int, outliers: bool = False) -> None:
+        shape = KINDS[kind]
+        width, codes = aligned_bytes(WIDTH, shape.bits), torch.int8 if kind == "int8" else torch.uint8
+        single = torch.float32 if shape.scale == "single" else torch.uint8
+        groups = WIDTH // shape.group if shape.group else 1
+        scales = _floats(-(-WIDTH // shape.scale_rows), groups, dtype=single)
+        weights = launch.ScaledWeights(kind, WIDTH, WIDTH, _floats(WIDTH, width, dtype=codes), scales)
+        x = launch.Tokens(
+            *(
+                shape.tokens,
+                _floats(tokens, width, dtype=codes),
+                _floats(tokens, groups, dtype=single),
+                WIDTH,
+                shape.group,
+            )
+        )
+        apart = launch.Outliers(
+            _floats(tokens, WIDTH), _floats(WIDTH, dtype=torch.int8), _numbers(WIDTH // OUTLIER_BLOCK)
+        )
+        launch.scaled_product(x, weights, _floats(tokens, WIDTH), apart if outliers else None)
+
+    def tensor(tokens: int, card: str) -> bool:
+        return tokens > VECTOR_BATCH and card != "sm_75"  # Triton has no matrix instructions for it
+
+    def case(kind: str, tokens: int, outliers: bool = False) -> Case:
+        name = f"{kind}, both{', outliers' if outliers else ''}, {tokens}"
+        kernels = ("scaled_vector_product", "scaled_tile_product")
+        return Case(name, partial(product, kind, tokens, outliers), kernels, partial(tensor, tokens))
+
+    apart = Case("columns of outliers", lambda: launch.find_outliers(_floats(16, WIDTH), 6.0), ("outlier_columns",))
+    return [
+        *(case(kind, tokens) for kind in KINDS for tokens in (1, 16, 512)),
+        *(case("int8", tokens, outliers=True) for tokens in (1, 16)),
+        apart,
+        *(
+            Case(f"to {kind}", partial(launch.quantize, _floats(16, WIDTH), kind), ("token_step",))
+            for kind in ("mxfp8", "mxfp4", "nvfp4")
+        ),
+    ]
+
+
 def cases() -> dict[str, Case]:
     """Every case by name."""
-    return {case.name: case for case in _steps()}
+    return {case.name: case for case in (*_steps(), *_scaled())}

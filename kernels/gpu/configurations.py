@@ -13,6 +13,7 @@ VECTOR, TILE, LIBRARY = "vector", "tile", "dequantize"
 VECTOR_BATCH = 4  # tokens that the vector product takes at most
 # Parts of a split product are written and read again as float32: at most this share of the weight's own bytes.
 _PARTS_SHARE = 0.02
+_WIDEST_GROUP = 128  # columns; a step of a product has whole groups
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,19 @@ class Configuration:
     split: int = 1
     stages: int = 1
     unrolled: bool = True
+
+
+@dataclass(frozen=True)
+class ScaledConfiguration:
+    """Of products of codes with codes. regime: VECTOR or TILE; block: bytes of a row in one step. Else as above."""
+
+    regime: str
+    rows: int
+    batch: int
+    block: int
+    warps: int
+    stages: int
+    split: int
 
 
 @cache
@@ -73,3 +87,27 @@ def configuration(card: str, tokens: int, rows: int, words: int, tiles: int, nby
     split = -(-tiles // -(-tiles // split))  # without programs that have no tile
     loops = line.get("stages", 1), line.get("unrolled", True)
     return Configuration(kind, height, line["warps"], batch, split, *loops)
+
+
+def scaled_configuration(
+    card: str, work: str, tokens: int, rows: int, row_bytes: int, bits: int = 8
+) -> ScaledConfiguration:
+    """For a product of `tokens` with `rows` rows of codes of `bits` bits. work: 'int8', 'fp8', 'scaled', 'upcast', or
+    'blocks', 8-bit floats with scales of 128 columns.
+    """
+    own = _table()["cards"].get(card, {}).get("scaled", {})
+    kind = "vector" if tokens <= VECTOR_BATCH or own.get("vector only") else "tile"
+    kind = "prompt" if kind == "tile" and tokens >= library_from() else kind
+    lines = (_table()["scaled"], own)
+    line: dict[str, Any] = {}
+    for table in lines:
+        line |= table.get(kind, {}) | table.get(f"{kind}, {work}", {})
+    batch = min(1 << (tokens - 1).bit_length(), line["batch"])
+    batch = batch if kind == "vector" else max(batch, 16)
+    block = max(line["columns"] // (batch if kind == "vector" else 1), _WIDEST_GROUP) * bits // 8
+    steps, programs = -(-row_bytes // block), -(-rows // line["rows"]) * -(-tokens // batch)
+    most = int(_PARTS_SHARE * row_bytes) // (8 * tokens)
+    split = max(min(line["programs"] // programs, steps // 2, most), 1)
+    split = -(-steps // -(-steps // split))
+    regime = VECTOR if kind == "vector" else TILE
+    return ScaledConfiguration(regime, line["rows"], batch, block, line["warps"], line["stages"], split)

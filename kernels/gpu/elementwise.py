@@ -7,7 +7,16 @@ read once.
 import triton
 import triton.language as tl
 
-from kernels.gpu.rounding import e4m3_code, inverse_of, magnitude, nearest
+from kernels.gpu.rounding import (
+    e2m1_code,
+    e4m3_code,
+    e4m3_value,
+    inverse_of,
+    inverse_power,
+    magnitude,
+    nearest,
+    power_code,
+)
 
 
 @triton.jit
@@ -23,17 +32,32 @@ def activate(x, KIND: tl.constexpr):
 
 
 @triton.jit
-def _group_inverse(v, LARGEST: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """Of each group along a row: LARGEST / amax for each of its values [ROWS, BLOCK], and amax / LARGEST."""
-    if GROUP == 0:
-        inverse, scale, _ = inverse_of(tl.max(magnitude(v), 1), LARGEST)
-        each = tl.broadcast_to(inverse[:, None], [ROWS, BLOCK])
-        scale = scale[:, None]
+def _encode(v, amax, TENSOR, CODES: tl.constexpr):
+    """v [rows, groups, values], amax as bits [rows, groups] → codes int32, scales [rows, groups]. There is no −0."""
+    if CODES == "int8" or CODES == "e4m3":
+        inverse, scale = inverse_of(amax, 127.0 if CODES == "int8" else 448.0)
+        scaled = v * inverse[:, :, None]
+        usable = inverse > 0
+    elif CODES == "nvfp4":
+        largest = tl.div_rn(amax.to(tl.float32, bitcast=True), tl.full(amax.shape, 1.0, tl.float32) * TENSOR)
+        usable = amax < 0x7F800000
+        scale = tl.where(usable, e4m3_code(tl.div_rn(largest, tl.full(amax.shape, 6.0, tl.float32))), 0x7F)
+        value = e4m3_value(scale)
+        usable = usable & (scale > 0)
+        inverse = tl.div_rn(tl.full(amax.shape, 1.0, tl.float32), tl.where(usable, value, 1.0))
+        scaled = tl.div_rn(v, tl.full(v.shape, 1.0, tl.float32) * TENSOR) * inverse[:, :, None]
     else:
-        groups = tl.reshape(magnitude(v), [ROWS, BLOCK // GROUP, GROUP])
-        inverse, scale, _ = inverse_of(tl.max(groups, 2), LARGEST)
-        each = tl.reshape(tl.broadcast_to(inverse[:, :, None], [ROWS, BLOCK // GROUP, GROUP]), [ROWS, BLOCK])
-    return each, scale
+        scale = power_code(amax, 8 if CODES == "mxfp8" else 2)
+        scaled = v * inverse_power(scale)[:, :, None]
+        usable = scale < 255
+    if CODES == "int8":
+        codes = nearest(scaled).to(tl.int32)
+    elif CODES == "e4m3" or CODES == "mxfp8":
+        codes = e4m3_code(scaled)
+        codes = tl.where((codes & 127) == 0, 0, codes)
+    else:
+        codes = e2m1_code(scaled)
+    return tl.where(usable[:, :, None], codes, 0), scale
 
 
 @triton.jit
@@ -43,6 +67,7 @@ def token_step(
     gain,
     out,
     scales,
+    flags,
     M,
     K,
     X_STRIDE,
@@ -50,17 +75,20 @@ def token_step(
     OUT_STRIDE,
     SCALE_STRIDE,
     EPS,
+    TENSOR,
     STEP: tl.constexpr,
     RESIDUAL: tl.constexpr,
     CODES: tl.constexpr,
+    SKIP: tl.constexpr,
     GROUP: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """x [M, K] → out [M, K]. STEP: '' none, 'norm', or an activation function of x times `second`.
 
-    RESIDUAL: second is added to x first, and the sum stored in it. CODES: '' floats, 'int8' or 'e4m3' with a scale for
-    GROUP columns (0: the row). Codes of columns past K, up to OUT_STRIDE, are 0.
+    RESIDUAL: second is added to x first, and the sum stored in it. CODES: '' floats, or a kind of
+    `kernels.gpu.steps.CODES`, with a scale for GROUP columns (0: the row), SCALE_STRIDE of them. OUT_STRIDE: bytes of a
+    row of codes; what is past K is 0. SKIP: columns whose flag is set count as 0.
     """
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -78,22 +106,42 @@ def token_step(
     elif STEP != "":
         up = tl.load(second + row * SECOND_STRIDE + k[None, :], mask=here, other=0).to(tl.float32)
         v = activate(v, STEP) * up
-    place = out + row * OUT_STRIDE + k[None, :]
     if CODES == "":
+        place = out + row * OUT_STRIDE + k[None, :]
         tl.store(place, v.to(out.dtype.element_ty), mask=here)
     else:
-        g = tl.arange(0, BLOCK // GROUP if GROUP > 0 else 1)
-        if CODES == "int8":
-            each, scale = _group_inverse(v, 127.0, GROUP, ROWS, BLOCK)
-            codes = tl.where(each > 0, nearest(v * each), 0.0).to(tl.int32)
+        if SKIP:
+            v = tl.where(tl.load(flags + k, mask=k < K, other=0)[None, :] != 0, 0.0, v)
+        GROUPS: tl.constexpr = BLOCK // GROUP if GROUP > 0 else 1
+        parts = tl.reshape(v, [ROWS, GROUPS, BLOCK // GROUPS])
+        codes, scale = _encode(parts, tl.max(magnitude(parts), 2), TENSOR, CODES)
+        if CODES == "mxfp4" or CODES == "nvfp4":
+            low, up = tl.split(tl.reshape(codes, [ROWS, BLOCK // 2, 2]))
+            codes = low | (up << 4)
+            k = tl.arange(0, BLOCK // 2)
         else:
-            each, scale = _group_inverse(v, 448.0, GROUP, ROWS, BLOCK)
-            codes = tl.where(each > 0, e4m3_code(v * each), 0)
-        there = (m[:, None] < M) & (k[None, :] < OUT_STRIDE)
-        tl.store(place, codes.to(out.dtype.element_ty), mask=there)
-        count = (K + GROUP - 1) // GROUP if GROUP > 0 else 1
-        some = (m[:, None] < M) & (g[None, :] < count)
-        tl.store(scales + row * SCALE_STRIDE + g[None, :], scale, mask=some)
+            codes = tl.reshape(codes, [ROWS, BLOCK])
+        place = out + row * OUT_STRIDE + k[None, :]
+        tl.store(place, codes.to(out.dtype.element_ty), mask=(m[:, None] < M) & (k[None, :] < OUT_STRIDE))
+        g = tl.arange(0, GROUPS)
+        some = (m[:, None] < M) & (g[None, :] < SCALE_STRIDE)
+        tl.store(scales + row * SCALE_STRIDE + g[None, :], scale.to(scales.dtype.element_ty), mask=some)
+
+
+@triton.jit
+def outlier_columns(x, flags, blocks, M, K, STRIDE, THRESHOLD, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """x [M, K] → flags int8 [K]: 1 where some |x| ≥ THRESHOLD; blocks int32 [⌈K / BLOCK⌉]: whether one of it is 1."""
+    k = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    largest = tl.zeros((BLOCK,), tl.int32)
+    for first in tl.range(0, M, ROWS):
+        m = first + tl.arange(0, ROWS)
+        here = (m[:, None] < M) & (k[None, :] < K)
+        v = tl.load(x + m.to(tl.int64)[:, None] * STRIDE + k[None, :], mask=here, other=0).to(tl.float32)
+        v = tl.where(v == v, tl.abs(v), 0.0)  # a NaN is no outlier
+        largest = tl.maximum(largest, tl.max(v.to(tl.int32, bitcast=True), 0))
+    found = (largest.to(tl.float32, bitcast=True) >= THRESHOLD).to(tl.int32)
+    tl.store(flags + k, found.to(tl.int8), mask=k < K)
+    tl.store(blocks + tl.program_id(0), tl.max(found, 0))
 
 
 @triton.jit

@@ -4,9 +4,14 @@ Only imported where `kernels.gpu.state` is ready, or under Triton's interpreter 
 A launcher raises ValueError with the reason for shapes and types that no kernel takes. Nothing waits for the device.
 """
 
+from kernels.gpu.scaled_products import ScaledWeights as ScaledWeights
+from kernels.gpu.scaled_products import scaled_product as scaled_product
+from kernels.gpu.scaled_products import upload_scaled as upload_scaled
+from kernels.gpu.steps import Outliers as Outliers
 from kernels.gpu.steps import Tokens as Tokens
 from kernels.gpu.steps import activate_mul as activate_mul
 from kernels.gpu.steps import activate_mul_quantized as activate_mul_quantized
+from kernels.gpu.steps import find_outliers as find_outliers
 from kernels.gpu.steps import quantize as quantize
 from kernels.gpu.steps import rms_norm as rms_norm
 from kernels.gpu.steps import rms_norm_quantized as rms_norm_quantized

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from kernels.engine_report import KernelUse
-from kernels.gpu.configurations import LIBRARY, VECTOR, Configuration, library_from, measured
+from kernels.gpu.configurations import (
+    LIBRARY,
+    VECTOR,
+    Configuration,
+    library_from,
+    measured,
+    scaled_configuration,
+)
 from kernels.gpu.layout import Packed
+from kernels.gpu.scaled_ways import KINDS, way_of, why_not_native, work_of
 
 
 def kernel_use(packed: Packed, card: str, tokens: int, how: Configuration) -> KernelUse:
@@ -23,3 +31,22 @@ def kernel_use(packed: Packed, card: str, tokens: int, how: Configuration) -> Ke
     if not measured(card):
         reasons.append(f"its configuration was not measured on {card}")
     return KernelUse("linear", f"{packed.rows} × {packed.columns}", kernel, card, "; ".join(reasons))
+
+
+def scaled_use(kind: str, rows: int, columns: int, card: str, tokens: int) -> KernelUse:
+    """A product of codes with codes: of `kernels.gpu.scaled_ways.KINDS`, for so many tokens on this card."""
+    way, bits = way_of(kind, card), KINDS[kind].bits
+    how = scaled_configuration(card, work_of(kind, way), tokens, rows, columns * bits // 8, bits)
+    reasons = []
+    if how.regime == VECTOR:
+        unit = "vector units, sums in int32" if kind == "int8" else "vector units"
+        reasons.append(f"{tokens} tokens" if card != "sm_75" else "Triton has no tensor-core path for sm_75")
+    else:
+        unit = {"int8": "tensor cores, sums in int32", "upcast": "tensor cores in 16-bit floats"}.get(
+            way, "tensor cores"
+        )
+        reasons.append(why_not_native(kind, card))
+    if not measured(card):
+        reasons.append(f"its configuration was not measured on {card}")
+    label = f"{kind} × {KINDS[kind].tokens}, {unit}"
+    return KernelUse("linear", f"{rows} × {columns}", label, card, "; ".join(filter(None, reasons)))

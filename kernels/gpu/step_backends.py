@@ -1,4 +1,4 @@
-"""Registers the GPU's steps between products with `dispatch`, each beside its reference with the same signature.
+"""Registers the GPU's kernels beside weight-only products with `dispatch`, each beside a reference of its signature.
 
 Arrays in and out are numpy's; inside a model, `kernels.gpu.launch` is called with what is on the device already.
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernels import dispatch, gpu
-from kernels.reference import attention, elementwise
-from kernels.reference.matrix import round_activations
+from kernels.gpu.scaled_ways import KINDS
+from kernels.reference import attention, elementwise, scaled
 
 if TYPE_CHECKING:
     import torch
@@ -55,16 +55,15 @@ def _rotate(x: np.ndarray, positions: np.ndarray, frequencies: np.ndarray, scale
     return launch.rotate(on_device(x), cos, sin, on_device(positions.astype(np.int32)), pairs).cpu().numpy()
 
 
-def _round_activations(x: np.ndarray, kind: str) -> np.ndarray:
+def _scaled_product(
+    kind: str, x: np.ndarray, codes: np.ndarray, scales: np.ndarray, tensor_scale: float = 1.0
+) -> np.ndarray:
     from kernels.gpu import launch
 
-    found = launch.quantize(on_device(x), kind)
-    codes, scales = found.codes.cpu().numpy()[:, : x.shape[1]], found.scales.cpu().numpy()
-    return codes.astype(np.float64) * scales
-
-
-def _reference_round_activations(x: np.ndarray, _kind: str) -> np.ndarray:
-    return round_activations(x, "integer", "TOKEN")
+    weights = launch.upload_scaled(kind, codes, scales, "cuda", tensor_scale)
+    shape = KINDS[kind]
+    tokens = launch.quantize(on_device(x), shape.tokens, shape.group if shape.tokens == "e4m3" else 0)
+    return launch.scaled_product(tokens, weights).cpu().numpy()
 
 
 def _both(op: str, function: Any, reference: Any, variants: tuple[str, ...] = ()) -> None:
@@ -75,4 +74,4 @@ def _both(op: str, function: Any, reference: Any, variants: tuple[str, ...] = ()
 _both("gpu_norm", _norm, elementwise.rms_norm)
 _both("gpu_activate_mul", _activate_mul, _reference_activate_mul, ACTIVATIONS)
 _both("gpu_rotate", _rotate, attention.rotate)
-_both("gpu_round_activations", _round_activations, _reference_round_activations, ("int8",))
+_both("gpu_scaled_product", _scaled_product, scaled.product, tuple(KINDS))

@@ -10,7 +10,7 @@ import torch
 from interpreted import Traffic, tell
 
 from kernels.gpu import launch
-from kernels.reference import attention, elementwise, floats
+from kernels.reference import attention, elementwise, floats, scaled
 from kernels.reference.matrix import round_activations
 
 BATCHES = (1, 3, 16, 33)
@@ -38,6 +38,16 @@ def compare(found: torch.Tensor, expected: np.ndarray) -> dict[str, Any]:
         "error": float((error / np.where(size > 0, size, 1)).max()),
         "dtype": str(found.dtype).removeprefix("torch."),
     }
+
+
+def stands_for(x: launch.Tokens) -> np.ndarray:
+    """float64 [M, columns]: what the codes stand for."""
+    codes = x.codes.numpy()
+    if x.kind in ("mxfp4", "nvfp4"):
+        codes = np.stack([codes & 15, codes >> 4], axis=2).reshape(len(codes), -1)
+    scales = scaled.decode_scales(x.kind, x.scales.numpy())
+    each = np.repeat(scales, x.group or codes.shape[1], axis=1)[:, : codes.shape[1]]
+    return (scaled.decode(x.kind, codes) * each * float(np.float32(x.tensor_scale)))[:, : x.columns]
 
 
 def codes_error(found: launch.Tokens, expected: np.ndarray) -> dict[str, Any]:
@@ -110,6 +120,11 @@ def same_codes() -> None:
     values_found = found.codes[:, :150].numpy().astype(np.float64) * found.scales.numpy().astype(np.float64)
     same = np.array_equal(values_found, expected, equal_nan=True)
     tell(case="codes as the reference's", same=bool(same))
+    for kind in ("e4m3 128 × 128", "mxfp8", "mxfp4", "nvfp4"):
+        name, group = ("e4m3", 128) if kind.startswith("e4m3") else (kind, 0)
+        found = launch.quantize(x, name, group, 0.02 if kind == "nvfp4" else 1.0)
+        expected = scaled.round_codes(x.numpy(), kind, found.tensor_scale)
+        tell(case=f"{kind} as the reference's", same=bool(np.array_equal(stands_for(found), expected, equal_nan=True)))
     finite = values(5, 300, torch.float32)
     for group in (0, 16, 128):
         tell(
