@@ -77,7 +77,7 @@ def _text_of(args: argparse.Namespace) -> dict[str, Any]:
         "seed": args.seed,
         "chat": args.chat,
     }
-    given = {name: value for name, value in found.items() if value not in (None, (), False)}
+    given = {name: value for name, value in found.items() if value is not None and value != () and value is not False}
     if "path" in given and "domains" not in given:
         given["domains"] = ()
     return given

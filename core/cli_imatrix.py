@@ -44,7 +44,7 @@ def imatrix(args: argparse.Namespace, token: CancelToken) -> int:
         check_can_calibrate(checkpoint, calibrated)
         found = _measured(importance_of(checkpoint, calibrated, token), quiet=args.json)
     write_imatrix(args.output, found)
-    notes = [*found.notes, *found.about_experts()]
+    notes = list(found.remarks)
     if args.json:
         about = {"output": str(args.output), "entries": len(found.entries), "chunks": found.chunks}
         show({**about, "chunk_size": found.chunk_size, "notes": notes})

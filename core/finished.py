@@ -1,7 +1,8 @@
 """Whether an output that is there already is what a plan would write.
 
 No record of a run outlives it, so the output itself is asked: sizes, headers and files beside them, and the first block
-of every tensor, encoded anew. Encoding gives the same bytes each time, so another source or recipe shows.
+of every tensor, encoded anew. Encoding gives the same bytes each time, so another source or recipe shows. What was
+chosen from data is not chosen again: there the header speaks, which names method and text, and what is not chosen so.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.formats import EncodeOptions
 from core.journal import journal_path, partial_path
+from core.methods.choice import Transform
 from core.output import disk_errors, output_size
-from core.plan import Plan
+from core.plan import Plan, TensorPlan
 from core.progress import CancelToken
 
 
 def is_finished(plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelToken) -> bool:
     """True when nothing is left to do. Raises UserError when source or output can not be read, Cancelled."""
-    layout = plan.layout
+    layout, choice = plan.layout, plan.recipe.calibrated
+    if choice is not None and Transform.ROTATION in choice.transforms:
+        return False  # nothing is left that could be compared
     with disk_errors(output):
         if partial_path(output).exists() or journal_path(output).exists():
             return False
@@ -47,6 +51,8 @@ def is_finished(plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelT
         inputs = calibrated(checkpoint, plan.tensors, token)
         for i, t in enumerate(plan.tensors):
             token.check()
+            if t.chosen_by or (choice is not None and choice.changes_weights and _in_a_block(t)):
+                continue
             options = EncodeOptions(method=plan.recipe.method, input_amax=inputs.get(t.name, 0.0))
             block, own = next(with_options(checkpoint, t, split(i, t, 1), options, token))
             try:
@@ -59,6 +65,10 @@ def is_finished(plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelT
                 if not np.array_equal(np.frombuffer(found, np.uint8), data):
                     return False
     return True
+
+
+def _in_a_block(t: TensorPlan) -> bool:
+    return any(s.layer is not None for s in t.source.sources)
 
 
 def _bytes_at(path: Path, offset: int, count: int) -> bytes:

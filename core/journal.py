@@ -19,7 +19,7 @@ from core.errors import UserError
 from core.metrics.error import histogram_edges
 from core.progress import ErrorStats
 
-VERSION = 4
+VERSION = 5
 LOCK_POSITION = 1 << 40  # Windows locks bytes, and no one may read these: far behind the text
 
 
@@ -57,10 +57,15 @@ def journal_path(output: Path) -> Path:
     return output.with_name(output.name + ".partial.journal")
 
 
-def read(path: Path, job: str) -> list[Entry] | None:
-    """Finished tensors of that job; None when there is no journal, or it speaks of another job."""
+def read(path: Path, job: str, data: str | None = None) -> list[Entry] | None:
+    """Finished tensors of that job; None when there is no journal, or it speaks of another job.
+
+    data: fingerprint of what numbers were chosen from, '' without; None: of anything.
+    """
     head, entries, _ = _parse(path)
-    return entries if head == {"version": VERSION, "job": job} else None
+    if not isinstance(head, Mapping) or (head.get("version"), head.get("job")) != (VERSION, job):
+        return None
+    return entries if data is None or head.get("data") == data else None
 
 
 def has_begun(path: Path) -> bool:
@@ -149,10 +154,10 @@ class Journal:
         except OSError:
             return False
 
-    def begin(self, job: str) -> None:
-        """Start anew: nothing is written yet."""
+    def begin(self, job: str, data: str = "") -> None:
+        """Start anew: nothing is written yet. data: see `read`."""
         self._file.truncate(0)
-        self._write([{"version": VERSION, "job": job}])
+        self._write([{"version": VERSION, "job": job, "data": data}])
 
     def go_on(self) -> None:
         """Cut off a last line that is not whole, so that others can follow."""

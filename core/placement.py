@@ -18,6 +18,8 @@ from core.export.layout import Layout, PlacedPart
 from core.formats import Format
 from core.formats.cache_scale import CacheScale
 from core.formats.coded import Coded
+from core.methods.choice import Calibrated
+from core.methods.record import KEY, gguf_records, record_of
 from core.models import model_shape
 from core.models.gguf_metadata import gguf_metadata
 from core.models.gguf_tensors import MappedTensor, identity_tensors, map_tensors
@@ -95,20 +97,29 @@ class Draft(NamedTuple):
     parts: tuple[Part, ...]
 
 
-def place(checkpoint: Checkpoint, target: Target, prepared: Prepared, drafts: Sequence[Draft]) -> Layout:
-    """Exact offsets of every part. `PlacedPart.tensor` counts `drafts`, `part` counts their parts."""
+def place(
+    checkpoint: Checkpoint,
+    target: Target,
+    prepared: Prepared,
+    drafts: Sequence[Draft],
+    calibrated: Calibrated | None = None,
+) -> Layout:
+    """Exact offsets of every part. `PlacedPart.tensor` counts `drafts`, `part` counts their parts. calibrated: what
+    chooses numbers from data, which the output says of itself."""
     flat = [(i, j) for i, d in enumerate(drafts) for j in range(len(d.parts))]
     arrays = [(part_name(d.name, p.suffix), p.shape, p.dtype, p.nbytes) for d in drafts for p in d.parts]
     if target.is_folder:
         chosen = {d.name: d.format for d in drafts if isinstance(d.format, Coded)}
         cache = any(isinstance(d.format, CacheScale) for d in drafts)
-        layout = folder_layout(checkpoint, arrays, ECOSYSTEMS[target.ecosystem], chosen, cache=cache)
+        more = {KEY: record_of(calibrated)} if calibrated is not None else {}
+        layout = folder_layout(checkpoint, arrays, ECOSYSTEMS[target.ecosystem], chosen, cache=cache, more=more)
     else:
         # What was prepared names the target that it was first prepared for.
         arrays = [
             (name, shape or (1,), dtype, nbytes) for name, shape, dtype, nbytes in arrays
         ]  # a scalar has one axis
-        layout = gguf_layout(arrays, {**prepared.metadata, "general.file_type": u32(target.file_type)})
+        own = gguf_records(calibrated) if calibrated is not None else {}
+        layout = gguf_layout(arrays, {**prepared.metadata, "general.file_type": u32(target.file_type), **own})
     if len(flat) == len(drafts):  # one part each: the layout counts as we do
         return layout
     parts = tuple(PlacedPart(*flat[p.tensor], p.file, p.offset, p.nbytes) for p in layout.parts)

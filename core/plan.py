@@ -172,9 +172,10 @@ class Plan:
         return 8 * sum(t.bytes.total for t in self.tensors) / values if values else 0.0
 
 
-def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
+def make_plan(checkpoint: Checkpoint, recipe: Recipe, forecasts: bool = True) -> Plan:
     """Decide everything a run will do. Reads headers and tokenizer files only; a second plan of a checkpoint is quick.
 
+    forecasts: also what choosing numbers from data will take, and whether it is possible; sizes do not depend on it.
     Raises UserError when the recipe or the checkpoint makes the target impossible.
     """
     target = find_target(recipe.target)
@@ -192,7 +193,9 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
         check_cache(recipe.cache, target)
         added = cache_scales(target, prepared.mapped)
         decided += [(t, _outcome(t, Fate(form, "the range of a cache in 8 bits"))) for t, form in added]
-    layout = place(checkpoint, target, prepared, [Draft(t.name, o.fate.format, o.parts) for t, o in decided])
+    layout = place(
+        checkpoint, target, prepared, [Draft(t.name, o.fate.format, o.parts) for t, o in decided], recipe.calibrated
+    )
     tensors = _with_padding(decided, layout)
     if measured := next((t for t in tensors if t.needs_input), None):
         from core.calibrate import check_can_calibrate
@@ -210,7 +213,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe) -> Plan:
         scratch_bytes=RESERVE,
     )
     plan = replace(plan, warnings=tuple(_warnings(plan, checkpoint)))
-    if recipe.calibrated is None:
+    if recipe.calibrated is None or not forecasts:
         return plan
     from core.methods.forecast import forecast
 

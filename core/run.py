@@ -26,7 +26,7 @@ from core.errors import UserError
 from core.finished import is_finished
 from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
-from core.methods.prepare import Prepared, prepare_weights
+from core.methods.prepare import Data, Prepared, prepare_weights, read_data
 from core.methods.scratch import remove_scratch
 from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
@@ -100,7 +100,9 @@ def run(
     job = job_id(plan)
     clock = _Clock(plan)
     heap.keep()
-    if resume and (entries := read(journal_path(output), job)) and _is_named(output, plan, entries):
+    data = read_data(plan, checkpoint, token)
+    plan = data.stamp(plan)
+    if resume and (entries := read(journal_path(output), job, data.fingerprint)) and _is_named(output, plan, entries):
         journal_path(output).unlink(missing_ok=True)  # all that was left to do when the run was stopped
         return _run_result(output, plan, entries, clock)
     if resume and not overwrite and is_finished(plan, checkpoint, output, token):
@@ -116,16 +118,18 @@ def run(
     finished = False
     try:
         check_output(output, checkpoint, plan.layout, overwrite)  # another run may have ended since
-        done = _resumable(output, plan, job) if resume else []
+        done = _resumable(output, plan, job, data.fingerprint) if resume else []
         with disk_errors(output):
             if done:
                 journal.go_on()
             else:
-                journal.begin(job)  # before the old files go: it must never speak of files that are not there
+                journal.begin(
+                    job, data.fingerprint
+                )  # before the old files go: it must never speak of files that are not there
                 discard(output)
         clock.skip(plan, done)
         files = OutputFiles(output, plan.layout, keep=bool(done))
-        prepared = yield from _prepare(plan, checkpoint, output, token, clock, bool(resume))
+        prepared = yield from _prepare(plan, checkpoint, data, output, token, clock, bool(resume))
         inputs = yield from _calibrate(plan, checkpoint, done, token, clock)
         entries, checked = yield from _write(plan, prepared, files, journal, done, token, clock, threads, inputs)
         files.sync()
@@ -153,12 +157,12 @@ def _is_named(output: Path, plan: Plan, entries: list[Entry]) -> bool:
     return whole and output_size(output) == plan.bytes_total
 
 
-def _resumable(output: Path, plan: Plan, job: str) -> list[Entry]:
+def _resumable(output: Path, plan: Plan, job: str, data: str) -> list[Entry]:
     """What is finished already; nothing when the run has to start anew."""
-    entries = read(journal_path(output), job)
+    entries = read(journal_path(output), job, data)
     if entries is None and has_begun(journal_path(output)) and partial_path(output).exists():
         raise UserError(
-            "The unfinished output there belongs to another source, recipe or version.",
+            "The unfinished output there belongs to another source, recipe or version, or to another calibration text.",
             f"Delete {partial_path(output).name}, or run without resuming to start anew.",
         )
     return entries if entries and OutputFiles.present(output, plan.layout) else []
@@ -225,10 +229,10 @@ class _Clock:
 
 
 def _prepare(
-    plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelToken, clock: _Clock, resume: bool
+    plan: Plan, checkpoint: Checkpoint, data: Data, output: Path, token: CancelToken, clock: _Clock, resume: bool
 ) -> Generator[Progress, None, Prepared]:
     """What the recipe wants chosen from data, before anything is written."""
-    job = prepare_weights(plan, checkpoint, output, token, resume)
+    job = prepare_weights(plan, checkpoint, data, output, token, resume)
     before = 0.0
     while True:
         try:

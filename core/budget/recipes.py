@@ -60,7 +60,7 @@ def best(found: Sensitivities, budget: int, checkpoint: Checkpoint | None = None
         point = _point(found, front, at)
         if checkpoint is None:
             return point
-        exact = make_plan(checkpoint, replace(point.recipe, calibrated=None)).bytes_total
+        exact = make_plan(checkpoint, point.recipe, forecasts=False).bytes_total
         if exact <= budget:
             return replace(point, bytes=exact)
         left -= exact - budget

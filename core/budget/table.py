@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-VERSION = 1  # of what is measured: another one is measured anew
+VERSION = 2  # of what is measured: another one is measured anew
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ class Survey:
 def survey(checkpoint: Checkpoint, wish: Wish) -> Survey:
     """Reads headers only. Raises UserError for a checkpoint that has no such output."""
     formats = {f.name: f for f in wish.choices()}
-    bare = replace(wish.recipe, calibrated=None, misfit=Misfit.KEEP)
+    bare = replace(wish.recipe, misfit=Misfit.KEEP)
     kept = _plan_with(checkpoint, bare, KEEP)
     groups = _groups(kept, wish)
     if not groups:
@@ -100,12 +100,12 @@ def _other_bytes(plan: Plan, chosen: Collection[str]) -> int:
 
 
 def _plan_with(checkpoint: Checkpoint, recipe: Recipe, format_name: str) -> Plan:
-    return make_plan(checkpoint, replace(recipe, rules=_everywhere(checkpoint, recipe, format_name)))
+    return make_plan(checkpoint, replace(recipe, rules=_everywhere(checkpoint, recipe, format_name)), forecasts=False)
 
 
 def _everywhere(checkpoint: Checkpoint, recipe: Recipe, format_name: str) -> tuple[Rule, ...]:
     """A rule for all that a format of the output can hold."""
-    plan = make_plan(checkpoint, recipe)
+    plan = make_plan(checkpoint, recipe, forecasts=False)
     names = [t.name for t in plan.tensors if _is_chosen(t, plan)]
     return (Rule(f"^(?:{'|'.join(map(re.escape, names))})$", format_name),) if names else ()
 

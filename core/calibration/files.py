@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from core.calibration.records import FIELDS, Record, record_of
+from core.calibration.records import FIELDS, Record, known_columns, record_of
 from core.errors import UserError
 from core.progress import CancelToken
 from core.units import format_bytes, format_count
@@ -37,6 +37,7 @@ _NOT_TEXT = {
     b"\xfd7zXZ": "packed with xz",
     b"GGUF": "a model",
 }
+_PARTS = ("train", "data", "texts", "examples", "rows", "samples", "validation", "test")  # of a set, in a JSON object
 AS_TEXT = "Save it as plain text in UTF-8, or as JSON lines with a field 'text'."
 
 
@@ -181,6 +182,7 @@ class JsonLines(Pieces):
         self._stored, self._size = stored, size
         self._good = self._bad = self._other = 0
         self._seen: list[str] = []
+        self._foreign = False
 
     @property
     def count(self) -> int:
@@ -190,7 +192,7 @@ class JsonLines(Pieces):
         found = []
         for line in self._lines(index * self._size, min((index + 1) * self._size, self._stored.size)):
             try:
-                value = json.loads(line)
+                value = json.loads(self._decoded(line))
             except (ValueError, RecursionError):
                 self._bad += 1
                 continue
@@ -201,6 +203,18 @@ class JsonLines(Pieces):
                 self._other += 1
                 self._seen = self._seen or (list(map(str, value)) if isinstance(value, dict) else [])
         return found
+
+    def _decoded(self, line: bytes) -> str:
+        try:
+            return line.decode()
+        except UnicodeDecodeError:
+            if not self._foreign:
+                self._foreign = True
+                self.notes.append(
+                    f"{self.name} is not UTF-8; such lines were read as Windows-1252. Save it as UTF-8 if it is in "
+                    "another encoding."
+                )
+            return line.decode("cp1252", errors="replace")
 
     def finish(self, whole: bool) -> None:
         if whole and not self._good and self._other:
@@ -269,6 +283,8 @@ def json_file(name: str, stored: Stored, size: int) -> Pieces:
     if isinstance(value, dict) and record_of(value, name) is None:
         lists = (v for v in value.values() if isinstance(v, list))
         values = next((v for v in lists if v and isinstance(v[0], dict)), [])  # {"data": [{"text": …}]}
+        texts = next((v for k in _PARTS if isinstance(v := value.get(k), list)), [])  # {"train": ["…", "…"]}
+        values = values or texts or [v for v in value.values() if isinstance(v, dict)]  # {"first": {"text": …}}
     found = [record for v in values if (record := record_of(v, name))]
     if not found:
         first = next((v for v in values if isinstance(v, dict)), {})
@@ -277,5 +293,11 @@ def json_file(name: str, stored: Stored, size: int) -> Pieces:
 
 
 def no_fields(name: str, seen: Sequence[str]) -> UserError:
+    """seen: fields that there are."""
+    if known := known_columns(list(seen)):
+        return UserError(
+            f"{name} has a field '{known[0]}', but no text in it.",
+            "It should hold a text, or a list of turns with 'role' and 'content', of a user and an assistant.",
+        )
     shown = f"; it has {', '.join(seen[:6])}" if seen else ""
     return UserError(f"{name} has no field that holds text{shown[:200]}.", f"Known fields: {', '.join(FIELDS)}.")

@@ -134,6 +134,11 @@ class ImportanceMatrix:
                 sizes[target.name] = max(sizes.get(target.name, 0), count)
         return sizes
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """All that a person should know of it, each sentence once."""
+        return tuple(dict.fromkeys((*self.notes, *self.about_experts())))
+
     def about_experts(self) -> list[str]:
         """One sentence for each stack with experts that no token reached, how they are handled included."""
         return [

@@ -51,7 +51,10 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
                 f"{path.name} has values for {name} that are no mean squares (NaN, Inf or below 0).", _AGAIN
             )
     empty = [name for name, entry in found.entries.items() if not entry.counts.any()]
-    notes = [f"{name} met no token; all its channels count the same." for name in empty]
+    notes = []
+    if empty:
+        who = empty[0] if len(empty) == 1 else f"{len(empty)} weights of the importance matrix, {empty[0]} among them,"
+        notes.append(f"{who} met no token; all channels count the same.")
     return ImportanceMatrix(
         found.entries, found.chunks, found.chunk_size, found.datasets, (*found.about_experts(), *notes)
     )

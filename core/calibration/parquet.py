@@ -42,6 +42,7 @@ class ParquetFile(Pieces):
             raise no_fields(name, names)
         self._starts = np.cumsum([0, *(-(-rows // ROWS) for rows in self._rows)])
         self._held: tuple[int, Any] = (-1, None)
+        self._good = 0
 
     @property
     def count(self) -> int:
@@ -58,4 +59,14 @@ class ParquetFile(Pieces):
             rows = self._held[1].take(sorted(order[first : first + ROWS].tolist())).to_pylist()
         except (OSError, ValueError) as e:
             raise UserError(f"{self.name} is a damaged Parquet file.", "Download it again.") from e
-        return [record for row in rows if (record := record_of(row, self.name))]
+        found = [record for row in rows if (record := record_of(row, self.name))]
+        self._good += len(found)
+        return found
+
+    def finish(self, whole: bool) -> None:
+        if whole and not self._good:
+            raise (
+                no_fields(self.name, self._columns)
+                if self.count
+                else UserError(f"{self.name} has no rows.", "Choose another text.")
+            )

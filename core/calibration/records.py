@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -48,8 +49,8 @@ class Record:
 
 def record_of(value: object, source: str) -> Record | None:
     """What a parsed line or row holds; None when it has none of the known fields, or they are empty."""
-    if isinstance(value, str):
-        return Record(source, value) if value.strip() else None
+    if text := _text(value):
+        return Record(source, text)
     if isinstance(value, list):
         turns = _turns(value)
         return Record(source, turns=turns) if turns else None
@@ -62,10 +63,18 @@ def record_of(value: object, source: str) -> Record | None:
         if turns := _pair(value, question, answers):
             return Record(source, turns=turns)
     for name in TEXT_FIELDS:
-        text = value.get(name)
-        if isinstance(text, str) and text.strip():
+        if text := _text(value.get(name)):
             return Record(source, text)
     return None
+
+
+def _text(value: object) -> str:
+    """A text, or a list of paragraphs, as one; '' for what is none, or says nothing."""
+    if isinstance(value, bytes):  # a column of Parquet may have no type of text
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, list) and value and all(isinstance(part, str) for part in value):
+        value = "\n\n".join(value)
+    return value if isinstance(value, str) and value.strip() else ""
 
 
 def known_columns(names: list[str]) -> list[str]:
@@ -88,7 +97,15 @@ def _said(role: str, *parts: object) -> tuple[Message, ...]:
 
 
 def _turns(value: object) -> tuple[Message, ...]:
-    """Turns whose role is known and that say something; () when that leaves no chat."""
+    """Turns whose role is known and that say something; () when that leaves no chat. A list may be written as a text of
+    JSON, as in tables that know no lists, or be the only one in another."""
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return ()
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list):
+        value = value[0]
     if not isinstance(value, list):
         return ()
     found = []

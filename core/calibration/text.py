@@ -248,7 +248,7 @@ def _as_turns(text: str) -> tuple[Message, ...]:
 def _too_little(groups: list[_Group], writer: _Writer, length: int) -> UserError:
     count = max((group.tokens for group in groups), default=0)
     if writer.problem is not None and not count:
-        return writer.problem
+        return UserError(writer.problem.message, "Leave the chat template out, and take text that is no chat.")
     if count < 4:
         return UserError("The text is empty.", "Choose another text.")
     return UserError(

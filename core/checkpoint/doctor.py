@@ -31,7 +31,19 @@ _ORDER = {"error": 0, "warning": 1, "info": 2}
 
 def examine(checkpoint: Checkpoint) -> tuple[Finding, ...]:
     """Everything that can be told without reading values, the worst first."""
-    checks = (_notes, _kind, _quantized, _names, _architecture, _layers, _tied, _types, _cache, tokenizer_findings)
+    checks = (
+        _notes,
+        _kind,
+        _quantized,
+        _chosen,
+        _names,
+        _architecture,
+        _layers,
+        _tied,
+        _types,
+        _cache,
+        tokenizer_findings,
+    )
     found = [finding for check in checks for finding in check(checkpoint)]
     return tuple(sorted(found, key=lambda finding: _ORDER[finding.severity]))
 
@@ -148,6 +160,16 @@ def _or_else(checkpoint: Checkpoint) -> str:
     if not names:
         return ", or go on with this one"
     return f"; from this one, {', '.join(names)} keep{'s' if len(names) == 1 else ''} the quantized weights as they are"
+
+
+def _chosen(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """What the file says of how its numbers were chosen."""
+    from core.methods.record import read_record, text_of_record
+
+    if record := read_record(checkpoint):
+        text = text_of_record(record)
+        message = f"By its own account the numbers were chosen by {record['method']}{f', from {text}' if text else ''}."
+        yield Finding("info", "calibrated", message, "")
 
 
 def _names(checkpoint: Checkpoint) -> Iterator[Finding]:

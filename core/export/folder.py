@@ -15,7 +15,7 @@ from core.export.safetensors_files import INDEX_NAME, MAX_SHARD, SafetensorsArra
 from core.formats.coded import Coded
 
 # What a source's config.json says of quantization that the new weights do not have.
-QUANTIZATION_KEYS = ("quantization_config", "compression_config", "quantization")
+QUANTIZATION_KEYS = ("quantization_config", "compression_config", "quantization", "bitsmith")
 _OWN_FILES = ("config.json", INDEX_NAME, "hf_quant_config.json", "quantize_config.json", "quant_config.json")
 
 
@@ -26,11 +26,12 @@ def folder_layout(
     chosen: Mapping[str, Coded],
     max_shard: int = MAX_SHARD,
     cache: bool = False,
+    more: Mapping[str, Any] | None = None,
 ) -> Layout:
     """Place arrays, each (name, shape, safetensors dtype, bytes), in a folder; `PlacedPart.tensor` is its index.
 
     chosen: weight name ('model.layers.0.mlp.up_proj.weight') → its format; with none the folder is a plain one.
-    cache: whether some of the arrays are scales of a key-value cache.
+    cache: whether some of the arrays are scales of a key-value cache. more: what else config.json says.
     Raises UserError when the checkpoint has no config.json, without which nothing can load the folder.
     """
     if not checkpoint.config:
@@ -43,7 +44,7 @@ def folder_layout(
         words = ecosystem.with_cache(words)
     files, parts, index = ecosystem.files(checkpoint, arrays, chosen, words, max_shard)
     config = {k: v for k, v in checkpoint.config.items() if k not in QUANTIZATION_KEYS}
-    extras: list[tuple[str, bytes | Path]] = [("config.json", as_json({**config, **words.config}))]
+    extras: list[tuple[str, bytes | Path]] = [("config.json", as_json({**config, **words.config, **(more or {})}))]
     if index:
         extras.append((INDEX_NAME, index))
     extras += words.files

@@ -76,18 +76,19 @@ def requantized_metadata(checkpoint: Checkpoint, file_type: int) -> dict[str, GG
     """Metadata of a GGUF made from a GGUF: every record byte for byte, but for what the new file is.
 
     `general.file_type` and `general.quantization_version` are set. `split.*` goes, since the result is one file, and
-    `quantize.imatrix.*`, since the importance matrix of the source had no part in it.
+    `quantize.imatrix.*` and `bitsmith.*`, since what the source's numbers were chosen by had no part in it.
     """
-    assert isinstance(checkpoint, GgufCheckpoint)
+    stored = checkpoint.stored  # a transform may have added a head to what is on the disk
+    assert isinstance(stored, GgufCheckpoint)
     kept: dict[str, GGUFValue | bytes] = {
-        key: checkpoint.kv_bytes(key) for key in checkpoint.metadata if not key.startswith(_STALE)
+        key: stored.kv_bytes(key) for key in stored.metadata if not key.startswith(_STALE)
     }
     kept["general.file_type"] = u32(file_type)
     kept["general.quantization_version"] = u32(QUANTIZATION_VERSION)
     return kept
 
 
-_STALE = ("split.", "quantize.imatrix.")
+_STALE = ("split.", "quantize.imatrix.", "bitsmith.")
 _KEEP_HINT = "Choose a safetensors target for this model."
 
 

@@ -13,6 +13,7 @@ from core.inspect.remedies import Remedy
 from core.inspect.report import Report, TensorReport
 from core.inspect.statistics import ChannelStats, ValueStatistics, magnitude_edges
 from core.inspect.survey import SurveyRow
+from core.methods.record import read_record
 from core.progress import ErrorStats
 
 CHANNELS = 16  # outlier channels of an input that are listed
@@ -24,6 +25,7 @@ def report_data(report: Report) -> dict[str, Any]:
     data: dict[str, Any] = {
         "path": str(checkpoint.path),
         "container": checkpoint.container.value,
+        "calibrated": read_record(checkpoint) or None,
         "architecture": checkpoint.architecture,
         "parameters": sum(t.values for t in checkpoint.tensors if not t.tied_to),
         "bytes": checkpoint.total_bytes,

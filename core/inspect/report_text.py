@@ -12,6 +12,7 @@ from core.inspect.findings import Finding
 from core.inspect.remedies import Remedy
 from core.inspect.report import Report, TensorReport
 from core.inspect.survey import SurveyRow
+from core.methods.record import read_record, text_of_record
 from core.units import format_bytes, format_count, format_decibels, format_number, format_percent, format_signed
 
 LINES = 12  # of each table
@@ -24,6 +25,8 @@ def text_lines(report: Report) -> Iterator[str]:
         f"{checkpoint.path}: {checkpoint.container.value}, architecture {checkpoint.architecture or 'unknown'}, "
         f"{format_count(len(checkpoint.tensors))} tensors, {format_bytes(checkpoint.total_bytes)}"
     )
+    if record := read_record(checkpoint):
+        yield f"  numbers chosen by {record['method']}, from {text_of_record(record)}".removesuffix(", from ")
     if plan is not None:
         yield f"  judged as {plan.target.name}: {format_bytes(plan.bytes_total)}"
     if report.rows and not report.wishes.tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,11 +27,19 @@ VERSION = 1  # of what is measured: another one is measured anew
 def importance_of(
     checkpoint: Checkpoint, calibrated: Calibrated, token: CancelToken
 ) -> Generator[BlockProgress, None, ImportanceMatrix]:
-    """The matrix that a recipe means. What is measured is kept on the disk, by the checkpoint's fingerprint and the
-    samples. Raises UserError; Cancelled."""
+    """The matrix that a recipe means; its notes also say what is odd about the text. Raises UserError; Cancelled."""
     if calibrated.imatrix:
         return read_imatrix(Path(calibrated.imatrix))
     text = samples(checkpoint, calibrated.text, token)
+    found = yield from measured(checkpoint, text, token)
+    return replace(found, notes=(*text.warnings, *found.notes))
+
+
+def measured(
+    checkpoint: Checkpoint, text: Samples, token: CancelToken
+) -> Generator[BlockProgress, None, ImportanceMatrix]:
+    """Over these samples. What is measured is kept on the disk, by the checkpoint's fingerprint and the samples. Raises
+    UserError for a model that can not be run; Cancelled."""
     path = _cache_path(checkpoint, text)
     known = _cached(path)
     if known is not None:
@@ -56,6 +65,16 @@ def _cached(path: Path) -> ImportanceMatrix | None:
         return None
     used(path)
     return found
+
+
+def left_out(tensors: Sequence[TensorPlan], found: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """A sentence on weights that importance chooses and that have none. found: of `by_output`."""
+    chosen = [t.name for t in tensors if t.chosen_by]
+    without = [name for name in chosen if name not in found]
+    if not without:
+        return ()
+    some = f"{len(without)} of {len(chosen)} weights, {without[0]} among them"
+    return (f"The importance matrix has nothing for {some}: their channels count the same.",)
 
 
 def by_output(tensors: Sequence[TensorPlan], by_source: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,10 +15,14 @@ from core.calibration.settings import CalibrationText
 from core.checkpoint.base import Checkpoint
 from core.formats import Format
 from core.methods.choice import Calibrated, DataMethod, Transform
+from core.methods.record import Known, stamped
+from core.output import disk_errors
 from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
+    from core.calibration.imatrix import ImportanceMatrix
+    from core.calibration.text import Samples
     from core.methods.block_method import BlockMethod
     from core.methods.problem import Solver
     from core.methods.progress import BlockProgress
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from core.methods.transform import BlockTransform
     from core.methods.view import CalibratedCheckpoint
 
+_EXPERT = re.compile(r"\.\d+\.weight$")  # of the running decoder: 'blk.0.ffn_up.3.weight'
 LEARNED_TOKENS = 16_384  # that rounding is learned on, as in docs/quality.md; time grows with them
 
 
@@ -40,34 +47,88 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What numbers are chosen from; nothing where they are chosen without. text: the samples; matrix: an importance
+    that was measured before."""
+
+    text: Samples | None = None
+    matrix: ImportanceMatrix | None = None
+    known: Known | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """'' without data."""
+        return self.known.fingerprint if self.known else ""
+
+    def stamp(self, plan: Plan) -> Plan:
+        """The plan whose output says so."""
+        if self.known is None or plan.recipe.calibrated is None:
+            return plan
+        return replace(plan, layout=stamped(plan.layout, plan.recipe.calibrated, self.known))
+
+
+def read_data(plan: Plan, checkpoint: Checkpoint, token: CancelToken) -> Data:
+    """Raises UserError for a text, or a file with an importance, that can not be used; Cancelled."""
+    calibrated = plan.recipe.calibrated
+    if calibrated is None:
+        return Data()
+    if calibrated.imatrix:
+        from core.calibration.imatrix_file import read_imatrix
+
+        path = Path(calibrated.imatrix)
+        matrix = read_imatrix(path)
+        with disk_errors(path), path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Data(matrix=matrix, known=Known(digest, entries=len(matrix.entries), chunks=matrix.chunks))
+    from core.calibration.text import samples
+
+    text = samples(checkpoint, calibrated.text, token)
+    number, length = text.ids.shape
+    known = Known(text.fingerprint, number, length, _entries(checkpoint, calibrated), chunks=number)
+    return Data(text, known=known)
+
+
+def _entries(checkpoint: Checkpoint, calibrated: Calibrated) -> int:
+    """Weights whose importance is measured, a stack of experts as one; the head only where no block is changed."""
+    from core.runtime.load import decoder_config
+    from core.runtime.weights import plan_weights
+
+    names = {s.name for s in plan_weights(checkpoint, decoder_config(checkpoint)).slots if not s.is_vector}
+    inner = {_EXPERT.sub("_exps.weight", n) for n in names if n.startswith("blk.")}
+    return len(inner) + ("output.weight" in names and not calibrated.needs_blocks)
+
+
 def unprepared(plan: Plan, checkpoint: Checkpoint) -> Prepared:
     """Without data the source is packed as it is."""
     return Prepared(checkpoint, checkpoint, plan.tensors)
 
 
 def prepare_weights(
-    plan: Plan, checkpoint: Checkpoint, output: Path, token: CancelToken, resume: bool
+    plan: Plan, checkpoint: Checkpoint, data: Data, output: Path, token: CancelToken, resume: bool
 ) -> Generator[BlockProgress, None, Prepared]:
     """Choose what the recipe wants chosen from data. Raises UserError; Cancelled, after which a run can be resumed."""
     calibrated = plan.recipe.calibrated
     if calibrated is None:
         return unprepared(plan, checkpoint)
-    from core.methods.importance import by_output, importance_of
+    from core.methods.importance import by_output, left_out, measured
 
+    text, found = data.text, data.matrix
     if not calibrated.needs_blocks:
-        found = yield from importance_of(checkpoint, calibrated, token)
+        if found is None:
+            assert text is not None
+            found = yield from measured(checkpoint, text, token)
         weights = by_output(plan.tensors, found.for_checkpoint(checkpoint, checkpoint.architecture))
-        notes = (*found.notes, *found.about_experts())
+        notes = (*(text.warnings if text else ()), *found.remarks, *left_out(plan.tensors, weights))
         return replace(unprepared(plan, checkpoint), importance=weights, notes=notes)
-    from core.calibration.text import samples
     from core.methods.pipeline import calibrate_weights
 
-    text = samples(checkpoint, calibrated.text, token)
+    assert text is not None
     steps = steps_of_choice(calibrated)
     done = yield from calibrate_weights(plan, checkpoint, text, steps, output, token, resume)
-    view, measured = done.view, done.importance
+    view = done.view
     tensors = tuple(_of_view(t, view) for t in plan.tensors)
-    by_source = {} if measured is None else measured.for_checkpoint(checkpoint, checkpoint.architecture)
+    by_source = {} if done.importance is None else done.importance.for_checkpoint(checkpoint, checkpoint.architecture)
     return Prepared(view, view.unsolved, tensors, by_output(plan.tensors, by_source), (*text.warnings, *done.notes))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,13 +52,21 @@ class _Parts:
 
 
 class ChangedTensor(_Parts):
-    """A tensor with other values than the source's, float32."""
+    """A tensor with other values than the source's, float32, in all of its rows or some: of a fused projection, or a
+    stack of experts, only one part may have changed."""
 
-    def values(self, start: int, stop: int) -> np.ndarray:
-        """Rows of a matrix, or values of a vector, as the checkpoint would store them."""
-        return np.concatenate(
-            [p.file.values(p.weight, a, b) - np.float32(p.add) for p, a, b in self.touched(start, stop)]
-        )
+    def values(self, start: int, stop: int, others: Callable[[int, int], np.ndarray]) -> np.ndarray:
+        """Rows of a matrix, or values of a vector, as the checkpoint would store them. others: the source's own, from
+        one to another, for those that did not change."""
+        found, at = [], start
+        for part, low, high in self.touched(start, stop):
+            if at < part.start + low:
+                found.append(others(at, part.start + low))
+            found.append(part.file.values(part.weight, low, high) - np.float32(part.add))
+            at = part.start + high
+        if at < stop:
+            found.append(others(at, stop))
+        return np.concatenate(found)
 
 
 class SolvedWeight(_Parts):
@@ -149,9 +157,14 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
         left, right = column_range(tensor, columns)
         found = self._changed[tensor.name]
         if len(tensor.shape) < 2:
-            return found.values(0, tensor.columns)[None, left:right]
-        values = found.values(first, last)
+            whole = found.values(0, tensor.columns, lambda a, b: self._own(tensor.name).reshape(-1)[a:b])
+            return whole[None, left:right]
+        values = found.values(first, last, lambda a, b: self._own(tensor.name, a, b))
         return values if (left, right) == (0, tensor.columns) else np.ascontiguousarray(values[:, left:right])
+
+    def _own(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Rows of the source's tensor, float32."""
+        return self._stored.read_rows(self._stored.tensor(name), start, stop)
 
 
 def untied_head(embedding: TensorInfo, gguf: bool) -> TensorInfo:

@@ -19,6 +19,7 @@ import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
+from core.methods.record import read_record, text_of_record
 from core.metrics.divergence import NonFinite, SourceRows, TokenFigures, compact, compare
 from core.progress import CancelToken
 from core.runtime.arithmetic import ARITHMETICS
@@ -175,7 +176,7 @@ def evaluating(
     tasks = len(questions.tasks)
     yield EvalStep("done", 1.0, job.quality)
     return Evaluation(
-        settings=settings,
+        settings=_with_record(settings, artifact),
         text=windows.title,
         arithmetic=f"activations {arithmetic.text}, cache {CACHE_DTYPE}",
         quality=job.quality,
@@ -198,6 +199,13 @@ def evaluating(
         kept=kept is not None,
         warnings=tuple(filter(None, (windows.warning,))),
     )
+
+
+def _with_record(settings: EvalSettings, artifact: Checkpoint) -> EvalSettings:
+    """What the artifact says of how it was made, where nobody said anything else."""
+    record = read_record(artifact)
+    method = settings.method or str(record.get("method", ""))
+    return replace(settings, method=method, calibration=settings.calibration or text_of_record(record))
 
 
 def evaluate(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from core.budget.recipes import best, curve, rules_for
-from core.budget.table import Option, Sensitivities, UnitSensitivity
+from core.budget.table import VERSION, Option, Sensitivities, UnitSensitivity
 from core.cli_budget import parse_size
 from core.errors import UserError
 from core.recipe import Recipe, Rule
@@ -111,7 +111,12 @@ def test_bad_budgets_are_refused_in_one_sentence() -> None:
 def test_a_table_comes_back_from_json() -> None:
     found = table([1.0, 0.5])
     assert Sensitivities.from_json(found.to_json()) == found
-    for bad in ("[]", "{}", found.to_json().replace('"version": 1', '"version": 0'), '{"version": 1}'):
+    for bad in (
+        "[]",
+        "{}",
+        found.to_json().replace(f'"version": {VERSION}', '"version": 0'),
+        f'{{"version": {VERSION}}}',
+    ):
         with pytest.raises(ValueError):
             Sensitivities.from_json(bad)
 

@@ -281,3 +281,57 @@ def test_parquet_gives_each_row_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(_Table, "groups", [[{"label": 1}]])
     with pytest.raises(UserError, match="it has label"):
         read_all(tmp_path / "r.parquet")
+
+
+TEXT_OF = "A sentence of some length, again and again. "
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", json.dumps({"text": [TEXT_OF, TEXT_OF]})),
+        ("a.jsonl", json.dumps([TEXT_OF, TEXT_OF])),
+        ("a.jsonl", json.dumps({"messages": json.dumps([{"role": "user", "content": TEXT_OF}])})),
+        ("a.jsonl", json.dumps({"conversations": [[{"from": "human", "value": TEXT_OF}]]})),
+        ("a.json", json.dumps({"text": [TEXT_OF, TEXT_OF]})),
+        ("a.json", json.dumps({"train": [TEXT_OF, TEXT_OF]})),
+        ("a.json", json.dumps({"one": {"text": TEXT_OF}, "two": {"text": TEXT_OF}})),
+    ],
+)
+def test_texts_in_lists_and_in_json_of_json(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    [source] = open_sources(CalibrationText(str(tmp_path / name)), CancelToken())
+    found = [r.plain for r in source.records(np.random.default_rng(0), CancelToken())]
+    assert found
+    assert all(TEXT_OF.strip() in text for text in found)
+    assert source.finish() == []
+
+
+def test_lines_of_json_that_are_not_utf8_are_read_and_told(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes('{"text": "größer"}\n'.encode("cp1252") * 2)
+    [source] = open_sources(CalibrationText(str(tmp_path / "a.jsonl")), CancelToken())
+    assert [r.text for r in source.records(np.random.default_rng(0), CancelToken())] == ["größer"] * 2
+    [note] = source.finish()
+    assert "Windows-1252" in note
+
+
+@pytest.mark.parametrize("value", [None, 5, [1, 2], "  ", {"a": 1}])
+def test_a_field_without_text_is_named(tmp_path: Path, value: object) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": value}) + "\n", encoding="utf-8")
+    [source] = open_sources(CalibrationText(str(tmp_path / "a.jsonl")), CancelToken())
+    list(source.records(np.random.default_rng(0), CancelToken()))
+    with pytest.raises(UserError, match="has a field 'text', but no text in it"):
+        source.finish()
+
+
+def test_no_samples_are_not_the_usual_number() -> None:
+    import argparse
+
+    from core.cli_calibration import add_text_options, text_of
+
+    parser = argparse.ArgumentParser()
+    add_text_options(parser)
+    for option in ("--samples", "--length"):
+        with pytest.raises(UserError, match="is 0"):
+            text_of(parser.parse_args([option, "0"]))
+    assert text_of(parser.parse_args(["--seed", "0"])) == CalibrationText()
