@@ -26,6 +26,14 @@ class ActionSpec:
 ACTIONS = (
     ActionSpec("open", "Open a model…", "File", "folder-open", ("Ctrl+O",), "Choose a model file or a model folder"),
     ActionSpec("open_folder", "Open a folder…", "File", "", ("Ctrl+Shift+O",), "Choose a folder that holds a model"),
+    ActionSpec(
+        "get_model",
+        "Get a model…",
+        "File",
+        "download",
+        ("Ctrl+G",),
+        "Search Hugging Face or a mirror, and download a model",
+    ),
     ActionSpec("quit", "Quit", "File", "", ("Ctrl+Q",), "Close the window; a running conversion can be resumed"),
     ActionSpec("page_model", "Model", "View", "box", ("Ctrl+1",), "What is opened and what is wrong with it", "page"),
     ActionSpec("page_recipe", "Recipe", "View", "sliders-horizontal", ("Ctrl+2",), "Choose format and method", "page"),

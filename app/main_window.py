@@ -153,6 +153,7 @@ class MainWindow(QMainWindow):
         actions, shell = self.actions_by_key, self.services.shell
         actions["open"].triggered.connect(self._choose_file)
         actions["open_folder"].triggered.connect(self._choose_folder)
+        actions["get_model"].triggered.connect(lambda: self.services.shell.get_model.emit(""))
         actions["quit"].triggered.connect(self.close)
         actions["run"].triggered.connect(self._run_primary)
         for key in PAGES:
@@ -163,6 +164,7 @@ class MainWindow(QMainWindow):
         self.navigation.chosen.connect(self.show_page)
         shell.show_page.connect(self.show_page)
         shell.open_path.connect(self.open_path)
+        shell.get_model.connect(lambda _text: self.show_page("model"))
         shell.inspect_tensor.connect(self.inspect_tensor)
         shell.choose_file.connect(self._choose_file)
         shell.choose_folder.connect(self._choose_folder)

@@ -17,6 +17,7 @@ class Shell(QObject):
 
     show_page(name): 'model', 'recipe', 'convert', 'inspect' or 'test'. open_path(path): read a model.
     inspect_tensor(name): show a tensor of the open model on the Inspect page.
+    get_model(text): the view that downloads; a name or an address is looked up there at once.
     choose_folder(), choose_file(): the file choosers. problem(error): tell a UserError above the page.
     notice(sentence, next_step): tell something that stops nothing above the page.
     queue_changed(count): how many conversions wait or run, for the navigation.
@@ -25,6 +26,7 @@ class Shell(QObject):
     show_page = Signal(str)
     open_path = Signal(object)
     inspect_tensor = Signal(str)
+    get_model = Signal(str)
     choose_folder = Signal()
     choose_file = Signal()
     problem = Signal(object)

@@ -7,6 +7,7 @@ from pathlib import Path
 from PySide6.QtCore import QByteArray, QSettings, QStandardPaths
 
 from app.theme import MODES
+from core.hub.access import models_folder
 
 RECENT_LIMIT = 10
 
@@ -48,6 +49,34 @@ class Settings:
     def add_recent(self, path: Path) -> None:
         others = [str(other) for other in self.recent if other != path]
         self._store.setValue("recent", [str(path), *others][:RECENT_LIMIT])
+
+    @property
+    def models_folder(self) -> Path:
+        """Where downloaded models go."""
+        chosen = str(self._store.value("folders/models", "") or "")
+        return Path(chosen) if chosen else models_folder()
+
+    @models_folder.setter
+    def models_folder(self, folder: Path) -> None:
+        self._store.setValue("folders/models", str(folder))
+
+    @property
+    def endpoint(self) -> str:
+        """The address of a mirror, '' for the hub itself."""
+        return str(self._store.value("hub/endpoint", "") or "")
+
+    @endpoint.setter
+    def endpoint(self, address: str) -> None:
+        self._store.setValue("hub/endpoint", address)
+
+    @property
+    def offline(self) -> bool:
+        """Whether no server may be asked."""
+        return str(self._store.value("hub/offline", "false")).lower() in ("true", "1")
+
+    @offline.setter
+    def offline(self, on: bool) -> None:
+        self._store.setValue("hub/offline", "true" if on else "false")
 
     def text(self, key: str, default: str = "") -> str:
         """A remembered word: 'last/target', 'last/device', 'last/folder'."""

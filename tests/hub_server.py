@@ -132,7 +132,8 @@ class Handler(BaseHTTPRequestHandler):
         return {
             "id": name, "modelId": name, "sha": COMMIT, "downloads": repo.downloads, "gated": repo.gated or False,
             "private": repo.private, "tags": ["text-generation", f"license:{repo.licence}"],
-            "lastModified": "2026-01-02T03:04:05.000Z", "safetensors": {"total": 135_000_000},
+            "lastModified": "2026-01-02T03:04:05.000Z",
+            "safetensors": {"parameters": {"BF16": 135_000_000}, "total": 135_000_000},
         }  # fmt: skip
 
     def _repo(self, name: str, revision: str) -> Repo | None:

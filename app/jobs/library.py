@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from app.jobs.runner import Work
 from core.progress import CancelToken
+
+if TYPE_CHECKING:
+    from core.checkpoint.library import LocalModel
+    from core.hub.download import Unfinished
 
 LIBRARY_KEY = "library"
 SAMPLE_KEY = "sample-model"
 
 
-def library_work() -> Work:
-    """The result is a list of `core.checkpoint.library` entries, largest collections last to be looked at."""
+@dataclass(frozen=True)
+class Library:
+    """models: what is on this computer. unfinished: downloads that can go on."""
 
-    def work(token: CancelToken) -> list[Any]:
+    models: tuple[LocalModel, ...] = ()
+    unfinished: tuple[Unfinished, ...] = ()
+
+
+def library_work(folder: Path) -> Work:
+    """The result is a Library. folder: where downloads go."""
+
+    def work(token: CancelToken) -> Library:
         from core.checkpoint.library import local_models
+        from core.hub.download import unfinished
 
         token.check()
-        return list(local_models())
+        return Library(local_models(folders=[folder]), unfinished(folder))
 
     return work
 

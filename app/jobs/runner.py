@@ -162,7 +162,7 @@ class _Lane:
 
 
 class JobRunner(QObject):
-    """Runs jobs on two lanes: 'serial' (conversions, one after another) and 'pool' (everything else, a few at once).
+    """Runs jobs on lanes: 'serial' and 'downloads' (one after another each), 'pool' (everything else, a few at once).
 
     `changed(job)` follows each change of a job's state. `failed(job, exception)` follows a failure nobody handles.
     """
@@ -178,6 +178,7 @@ class JobRunner(QObject):
         self._lanes = {
             "serial": _Lane("serial", 1, self._perform),
             "pool": _Lane("pool", pool_width, self._perform),
+            "downloads": _Lane("downloads", 1, self._perform),
         }
         self.turns = TurnQueue(self)
         self._numbers = itertools.count(1)

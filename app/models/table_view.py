@@ -70,7 +70,8 @@ class TablePanel(QWidget):
         self._wide: tuple[int, int, int] | None = None  # a column, and the least and the wished for width of its text
         self._prepare_view(widths)
         self.totals = TotalsRow(self.view, model)
-        self.totals.setVisible(totals)
+        if not totals:  # to show it now, without a parent, would be a window of its own for a moment
+            self.totals.hide()
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(0)

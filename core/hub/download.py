@@ -143,9 +143,11 @@ class _Clock:
         self.total = order.choice.bytes
         self.done_files: set[str] = set()
         self.done_bytes = 0
+        self.begun: dict[str, int] = {}  # file → bytes of it that are there, while it is not on its way
 
     def finish(self, file: HubFile, size: int) -> None:
         self.done_files.add(file.name)
+        self.begun.pop(file.name, None)
         self.done_bytes += size
 
     def skip(self, seconds: float) -> None:
@@ -166,7 +168,8 @@ class _Clock:
             self._recent.popleft()
         (t0, b0), (t1, b1) = self._recent[0], self._recent[-1]
         rate = (b1 - b0) / (t1 - t0) if t1 > t0 else None
-        done = self.done_bytes + sum(t.received for t in active) + extra
+        coming = {t.file.name: t.received for t in active if t.ready}
+        done = self.done_bytes + sum((self.begun | coming).values()) + extra
         left = (self.total - done) / rate if rate and now >= SETTLED else None
         largest = max(active, key=lambda t: t.file.bytes, default=None)
         note = next((t.note for t in active if t.note), "") if active and all(t.note for t in active) else ""
@@ -205,6 +208,7 @@ def _missing(
             clock.finish(file, max(file.bytes, 0))
         else:
             missing.append(file)
+            clock.begun[file.name] = _size(order.partial(file), file)
     return missing
 
 
@@ -274,6 +278,8 @@ def _stop(active: list[Transfer], pending: deque[HubFile], clock: _Clock) -> Non
     for transfer in reversed(active):
         transfer.stop()
         clock.take(transfer.fresh)
+        if transfer.ready:
+            clock.begun[transfer.file.name] = transfer.received
         pending.appendleft(transfer.file)
     active.clear()
 

@@ -22,18 +22,34 @@ if TYPE_CHECKING:
 
 RESULTS = 40
 MOST_PAGES = 60  # of a thousand files
-MAX_INDEX = 64 << 20
+_FIELDS = ("downloads", "gated", "tags", "cardData", "safetensors", "gguf", "lastModified")
+_ELEMENT_BITS = {
+    "F64": 64,
+    "I64": 64,
+    "F32": 32,
+    "I32": 32,
+    "U32": 32,
+    "F16": 16,
+    "BF16": 16,
+    "I16": 16,
+    "U16": 16,
+    "F4": 4,
+}
 
 
 @dataclass(frozen=True)
 class Found:
-    """A search result. parameters: 0 when the hub does not say. gated: its makers ask for conditions to be accepted."""
+    """A search result. parameters, bytes (of the safetensors): 0 when the hub does not say.
+
+    gated: its makers ask for conditions to be accepted.
+    """
 
     repository: str
     downloads: int
     licence: str
     gated: bool
     parameters: int = 0
+    bytes: int = 0
     updated: str = ""
 
 
@@ -61,9 +77,15 @@ def search(words: str, access: Access, token: CancelToken, limit: int = RESULTS)
     access.check()
 
     def work() -> tuple[Found, ...]:
-        params = {"search": words, "sort": "downloads", "direction": "-1", "limit": str(limit), "full": "true"}
+        params = [("search", words), ("sort", "downloads"), ("direction", "-1"), ("limit", str(limit))]
+        address = f"{access.endpoint}/api/models"
         with make_client(access) as client:
-            answer, _ = get_json(access, client, f"{access.endpoint}/api/models", params)
+            try:
+                answer, _ = get_json(access, client, address, params + [("expand[]", field) for field in _FIELDS])
+            except HubError as error:
+                if error.kind is not Kind.SERVER:
+                    raise
+                answer, _ = get_json(access, client, address, [*params, ("full", "true")])  # a simpler mirror
         if not isinstance(answer, list):
             raise _no_hub(access)
         rows = [_found(row) for row in answer if isinstance(row, dict)]
@@ -82,7 +104,7 @@ def _repository(reference: Reference, access: Access) -> Repository:
     name, revision = reference.repository, reference.revision
     with make_client(access) as client:
         about_address = f"{access.endpoint}/api/models/{quote(name)}/revision/{quote(revision, safe='')}"
-        about, _ = get_json(access, client, about_address, {}, name)
+        about, _ = get_json(access, client, about_address, (), name)
         if not isinstance(about, dict):
             raise _no_hub(access)
         name = _text(about.get("id") or about.get("modelId")) or name  # its new name, if it has been renamed
@@ -94,7 +116,7 @@ def _repository(reference: Reference, access: Access) -> Repository:
         except HubError as error:
             if error.kind not in (Kind.MISSING, Kind.SERVER):
                 raise
-            entries = _siblings(get_json(access, client, about_address, {"blobs": "true"}, name)[0], error)
+            entries = _siblings(get_json(access, client, about_address, [("blobs", "true")], name)[0], error)
         files = tuple(sorted((f for f in entries if is_plain(f.name)), key=lambda f: f.name))
         is_gated = about.get("gated") not in (None, False, "false")
         blocked = _blocked(access, client, name, commit or revision, files) if is_gated else None
@@ -107,7 +129,7 @@ def _repository(reference: Reference, access: Access) -> Repository:
 
 def _tree(access: Access, client: httpx2.Client, name: str, revision: str) -> Iterator[HubFile]:
     address = f"{access.endpoint}/api/models/{quote(name)}/tree/{quote(revision, safe='')}"
-    params = {"recursive": "true"}
+    params = [("recursive", "true")]
     for _ in range(MOST_PAGES):
         answer, headers = get_json(access, client, address, params, name)
         if not isinstance(answer, list):
@@ -121,7 +143,7 @@ def _tree(access: Access, client: httpx2.Client, name: str, revision: str) -> It
         page = urljoin(address, following)
         cursor = page.partition("?")[2]
         # A mirror may hand the hub's own address through: the pages are asked of the one that is in use.
-        address, params = f"{address.partition('?')[0]}?{cursor}", {}
+        address, params = f"{address.partition('?')[0]}?{cursor}", []
 
 
 def _next_page(link: str) -> str:
@@ -202,12 +224,15 @@ def _shards(
 def _found(row: Mapping[str, Any]) -> Found:
     weights = row.get("safetensors") or row.get("gguf")
     total = weights.get("total") if isinstance(weights, dict) else 0
+    counts = weights.get("parameters") if isinstance(weights, dict) else None
+    stored = counts.items() if isinstance(counts, dict) else ()
     return Found(
         _text(row.get("id") or row.get("modelId")),
         _number(row.get("downloads")),
         _licence(row),
         row.get("gated") not in (None, False, "false"),
         _number(total),
+        sum(_number(count) * _ELEMENT_BITS.get(str(kind), 8) // 8 for kind, count in stored),
         _text(row.get("lastModified"))[:10],
     )
 

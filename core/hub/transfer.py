@@ -66,8 +66,8 @@ def write_all(out: BinaryIO, chunk: bytes) -> None:
 class Transfer:
     """Fetches `file` from `address` into `partial`, which may be there in part. Set `ended` is told when it has ended.
 
-    received: bytes of the partial file that are there. error: why it failed. done: whole, checked and on the disk.
-    note: what it waits for, in words; '' while bytes come.
+    received: bytes of the partial file that are there, once it is `ready`. error: why it failed. done: whole, checked
+    and on the disk. note: what it waits for, in words; '' while bytes come.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Transfer:
         self.received = 0
         self.fresh = 0  # bytes that came over the network
         self.error: BaseException | None = None
+        self.ready = False  # `received` is known: what was there has been looked at
         self.done = False
         self.note = ""
         self._access, self._client, self._repository, self._address = access, client, repository, address
@@ -138,6 +139,7 @@ class Transfer:
             self.partial.parent.mkdir(parents=True, exist_ok=True)
             self._out = self.partial.open("r+b" if self.partial.exists() else "w+b", buffering=0)
         resumed = self._hash_present()
+        self.ready = True
         while True:
             self._receive()
             if is_right(self.file, self._digest):

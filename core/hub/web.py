@@ -6,7 +6,7 @@ import email.utils
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -56,14 +56,14 @@ def file_address(access: Access, repository: str, revision: str, name: str) -> s
 
 
 def get_json(
-    access: Access, client: httpx2.Client, address: str, params: Mapping[str, str], repository: str = ""
+    access: Access, client: httpx2.Client, address: str, params: Sequence[tuple[str, str]] = (), repository: str = ""
 ) -> tuple[Any, Mapping[str, str]]:
     """What a GET answers, and its headers; tried again a few times when the server is busy. Raises HubError."""
     tries = 0
     while True:
         tries += 1
         try:
-            response = client.get(address, params=params or None, headers=authorization(access))
+            response = client.get(address, params=list(params) or None, headers=authorization(access))
         except Exception as error:
             if tries < 3 and is_passing(error):
                 time.sleep(access.patience.first * tries / 4)
@@ -181,6 +181,8 @@ def refusal(response: httpx2.Response, access: Access, repository: str = "", nam
         )  # fmt: skip
     if status in (401, 404) or isinstance(found, errors.RepositoryNotFoundError):
         return _not_found(access, what, page)
+    if status == 403 and not access.token.value:
+        return HubError(Kind.TOKEN, f"The hub does not let {what} be read.", "It may want an access token.", page)
     if status == 403:
         return HubError(
             Kind.TOKEN, f"The token may not read {what}.",

@@ -57,13 +57,22 @@ class Camera:
 
 def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = SIZE) -> list[Path]:
     """Every page in every state; returns the pictures. scratch: an empty folder for models and results."""
+    from get_screens import get_states
     from PySide6.QtWidgets import QLabel
 
     camera = Camera(window, folder, scratch)
     window.resize(*size)
     window.show()
     assert isinstance(window.findChild(QLabel), QLabel)
-    for part in (_model_pages, _recipe_pages, _convert_pages, _test_pages, _inspect_pages, _inspect_more_pages):
+    for part in (
+        _model_pages,
+        get_states,
+        _recipe_pages,
+        _convert_pages,
+        _test_pages,
+        _inspect_pages,
+        _inspect_more_pages,
+    ):
         for name in part(camera):
             camera.take(name)
     return camera.taken

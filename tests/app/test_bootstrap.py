@@ -76,7 +76,7 @@ def test_the_program_tells_commands_from_paths(monkeypatch: pytest.MonkeyPatch) 
     calls: list[tuple[str, list[str]]] = []
     monkeypatch.setattr("app.bootstrap.main", lambda words: calls.append(("window", words)) or 0)
     monkeypatch.setattr("core.cli.main", lambda words: calls.append(("headless", words)) or 0)
-    for words in ([], ["model.gguf"], ["models"], ["./info"], ["plan", "x.gguf"], ["--help"]):
+    for words in ([], ["model.gguf"], ["my-models"], ["./info"], ["plan", "x.gguf"], ["--help"]):
         assert program.main(words) == 0
     assert [where for where, _ in calls] == ["window"] * 4 + ["headless"] * 2
 

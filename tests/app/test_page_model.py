@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from window_help import LONG, click, open_model
 
 from app.pages.model.summary import short_count, type_mix
 from core.checkpoint import open_checkpoint
+from core.checkpoint.library import LocalModel
 from core.errors import UserError
 from core.plan import make_plan
 from core.progress import CancelToken
@@ -22,16 +22,6 @@ from core.run import run
 from core.units import format_bytes
 
 pytestmark = pytest.mark.gui
-
-
-@dataclass(frozen=True)
-class Local:
-    """As much of a library entry as the page needs."""
-
-    name: str
-    path: Path
-    source: str
-    nbytes: int
 
 
 def finding_rows(page):  # type: ignore[no-untyped-def]
@@ -60,7 +50,7 @@ def test_empty_page_offers_every_way_in(window, qtbot, tmp_path: Path) -> None: 
     page.start.open_folder.emit()
     assert asked == ["file", "folder"]
     path = write_llama(tmp_path / "tiny")
-    page.start.show_local([Local("tiny", path, "LM Studio", 123_456_789)])
+    page.start.show_local([LocalModel(path, "tiny", "LM Studio", 123_456_789)])
     item = page.start.local.item(0)
     assert "123.46 MB" in item.text()
     assert str(path) in item.toolTip()

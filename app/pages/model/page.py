@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from PySide6.QtCore import QTimer
 from PySide6.QtWidgets import QAbstractButton, QHBoxLayout, QStackedWidget, QVBoxLayout, QWidget
 
-from app.jobs.library import LIBRARY_KEY, SAMPLE_KEY, library_work, sample_work
+from app.jobs.downloading import Downloads
+from app.jobs.library import LIBRARY_KEY, SAMPLE_KEY, Library, library_work, sample_work
 from app.jobs.scan import SCAN_KEY, scan_work
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
@@ -23,9 +25,11 @@ from app.session import Session
 from app.theme import PAGE_MARGIN, ROW_HEIGHT, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import PrimaryButton, button
 from app.widgets.text import ElidedLabel, explain
+from core.hub.reference import Reference
 from core.units import format_decimal, format_percent
 
 if TYPE_CHECKING:
+    from app.pages.model.get import GetView
     from core.checkpoint.base import Checkpoint
 
 TYPE = 4  # the column of types, whose names may be long: 'int4 g64 asymmetric'
@@ -35,7 +39,7 @@ LOOK_DELAY = 100  # ms: the first picture goes before the search of the disk and
 
 
 class ModelPage(Page):
-    """Start view, opening view, or the open model."""
+    """Start view, opening view, the open model, or the view that gets one."""
 
     key = "model"
     title = "Model"
@@ -48,6 +52,8 @@ class ModelPage(Page):
         self.start = StartView()
         self.opening = OpeningView()
         self.loaded = LoadedView(services)
+        self.downloads = Downloads.of(services.jobs)
+        self._getting = False
         self._stack = QStackedWidget()
         for view in (self.start, self.opening, self.loaded):
             self._stack.addWidget(view)
@@ -59,6 +65,11 @@ class ModelPage(Page):
         self.start.open_folder.connect(shell.choose_folder)
         self.start.open_path.connect(self._open)
         self.start.get_sample.connect(self._get_sample)
+        self.start.get_model.connect(lambda: self._get(""))
+        self.start.go_on.connect(self._go_on)
+        shell.get_model.connect(self._get)
+        self.downloads.finished.connect(self._downloaded)
+        self.downloads.changed.connect(self._show_download)
         services.session.changed.connect(self._on_session)
         self._show(services.session.current)
         QTimer.singleShot(LOOK_DELAY, self, self._look_for_models)
@@ -66,10 +77,25 @@ class ModelPage(Page):
     def primary(self) -> QAbstractButton | None:
         if self._stack.currentWidget() is self.start:
             return self.start.primary
+        if self._getting:
+            return self.get.primary()
         return self.loaded.primary if self._stack.currentWidget() is self.loaded else None
 
     def shown(self) -> None:
         self.start.show_recent(self.services.settings.recent)
+
+    @cached_property
+    def get(self) -> GetView:
+        """Made when first shown: the first picture does not need it."""
+        from app.pages.model.get import GetView
+
+        view = GetView(self.services)
+        view.left.connect(self._leave)
+        view.open_path.connect(self._open)
+        self._stack.addWidget(view)
+        for part in view.findChildren(QWidget):
+            part.setAcceptDrops(False)  # a file dropped anywhere is a model to open
+        return view
 
     def _open(self, path: Path) -> None:
         if self.services.session.current.opening is None:  # a double click asks twice
@@ -83,9 +109,12 @@ class ModelPage(Page):
 
     def _show(self, session: Session) -> None:
         if session.opening is not None:
+            self._getting = False
             self.loaded.forget()
             self.opening.title.setText(f"Reading {session.opening.name}")
             self._stack.setCurrentWidget(self.opening)
+        elif self._getting:
+            self._stack.setCurrentWidget(self.get)
         elif session.checkpoint is not None:
             self.loaded.show_session(session)
             self._stack.setCurrentWidget(self.loaded)
@@ -100,9 +129,51 @@ class ModelPage(Page):
 
     def _look_for_models(self) -> None:
         self.services.jobs.run(
-            "Look for models", library_work(), self.start.show_local, lambda _e: self.start.show_local(()),
-            latest_key=LIBRARY_KEY, owner=self,
+            "Look for models", library_work(self.services.settings.models_folder), self._found,
+            lambda _e: self.start.show_local(()), latest_key=LIBRARY_KEY, owner=self,
         )  # fmt: skip
+
+    def _found(self, library: Library) -> None:
+        self.start.show_local(library.models, library.unfinished)
+
+    def _get(self, text: str) -> None:
+        self._getting = True
+        self._show(self.services.session.current)
+        self.get.shown()
+        if text:
+            self.get.look_up(text)
+
+    def _go_on(self, begun: Any) -> None:
+        """begun: an unfinished download, or the name of a repository."""
+        self._get("")
+        if isinstance(begun, str):
+            self.get.look_up(begun)
+        else:
+            self.get.go_on(Reference(begun.repository, begun.revision, begun.file))
+
+    def _leave(self) -> None:
+        self._getting = False
+        self._show(self.services.session.current)
+        self._look_for_models()
+        (self.primary() or self).setFocus()
+
+    def _show_download(self) -> None:
+        """How far a download is, on the button that leads to it."""
+        downloads = self.downloads
+        share = downloads.progress.share if downloads.progress is not None else 0.0
+        text = f"Downloading, {format_percent(share, 0)}" if downloads.pending else "Get a model…"
+        if text != self.start.get.text():
+            self.start.get.setText(text)
+
+    def _downloaded(self, path: Path) -> None:
+        """Open it, unless the window has gone on to something else."""
+        session = self.services.session.current
+        self._look_for_models()
+        if self._getting or (session.checkpoint is None and session.opening is None):
+            self.services.shell.open_path.emit(path)
+        else:
+            self.services.settings.add_recent(path)
+            self.services.shell.notice.emit(f"{path.name} has been downloaded.", "Open it by File, Open recent.")
 
     def _get_sample(self) -> None:
         self.start.show_sample_state("Downloading the sample model (93 MB), once…")

@@ -75,12 +75,17 @@ class DropArea(QFrame):
 
 
 class StartView(QWidget):
-    """Drop area, buttons, recent models, models on this computer, the sample."""
+    """Drop area, buttons, recent models, models on this computer, the sample.
+
+    get_model: search and download. go_on(begun): an unfinished download, or the name of a model that lacks parts.
+    """
 
     open_file = Signal()
     open_folder = Signal()
     open_path = Signal(object)
     get_sample = Signal()
+    get_model = Signal()
+    go_on = Signal(object)
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -94,11 +99,19 @@ class StartView(QWidget):
             icon="download",
             hint="Downloads SmolLM2 135M once (93 MB), a small model to try everything with",
         )
+        self.get = button(
+            "Get a model…",
+            self.get_model.emit,
+            icon="download",
+            hint="Search Hugging Face and download a model (Ctrl+G)",
+        )
         self.sample_state = label("", "muted")
         self.recent = PathList("Recent models")
         self.local = PathList("Models on this computer")
         self.no_recent = label("Models that you open are listed here.", "muted", wrap=True)
-        self.no_local = label("Looking in the folders of Hugging Face, LM Studio and Ollama…", "muted", wrap=True)
+        self.no_local = label(
+            "Looking in the folders of Hugging Face, LM Studio, Ollama and llama.cpp…", "muted", wrap=True
+        )
         layout = QVBoxLayout(self)
         layout.setContentsMargins(PAGE_MARGIN, PAGE_MARGIN, PAGE_MARGIN, PAGE_MARGIN)
         layout.setSpacing(SPACE_4)
@@ -110,19 +123,35 @@ class StartView(QWidget):
         lists.addWidget(_list_card("On this computer", self.local, self.no_local), 1)
         layout.addLayout(lists, 2)
         self.recent.chosen.connect(self.open_path)
-        self.local.chosen.connect(self.open_path)
+        self.local.chosen.connect(self._choose_local)
+        self._begun: dict[Path, Any] = {}  # path → an unfinished download, or the name of a model that is not whole
 
     def show_recent(self, paths: Sequence[Path]) -> None:
         self.recent.fill([(p.name, p) for p in paths])
         self.recent.setVisible(bool(paths))
         self.no_recent.setVisible(not paths)
 
-    def show_local(self, models: Sequence[Any]) -> None:
-        """Entries of `core.checkpoint.library`: name, path, source, bytes."""
-        self.local.fill([(f"{m.name} · {units.format_decimal(m.nbytes)} · {m.source}", m.path) for m in models])
-        self.local.setVisible(bool(models))
-        self.no_local.setVisible(not models)
-        self.no_local.setText("None found in the folders of Hugging Face, LM Studio and Ollama.")
+    def show_local(self, models: Sequence[Any], unfinished: Sequence[Any] = ()) -> None:
+        """Entries of `core.checkpoint.library`, after those of `core.hub.download.unfinished`."""
+        rows = [(f"{u.repository} · {u.title} · {_share(u)} downloaded, go on", u.folder) for u in unfinished]
+        self._begun = {u.folder: u for u in unfinished}
+        for m in models:
+            if m.path in self._begun or m.path.parent in self._begun:
+                continue  # what is there of a download that has not ended
+            whole = f"{units.format_decimal(m.bytes)} · {m.origin}"
+            rows.append((f"{m.name} · {f'{m.missing} files missing · ' if m.missing else ''}{whole}", m.path))
+            if m.missing and m.origin == "Hugging Face":
+                self._begun[m.path] = m.name
+        self.local.fill(rows)
+        self.local.setVisible(bool(rows))
+        self.no_local.setVisible(not rows)
+        self.no_local.setText("None found in the folders of Hugging Face, LM Studio, Ollama and llama.cpp.")
+
+    def _choose_local(self, path: Path) -> None:
+        if path in self._begun:
+            self.go_on.emit(self._begun[path])
+        else:
+            self.open_path.emit(path)
 
     def show_sample_state(self, text: str) -> None:
         """'' when no download runs."""
@@ -153,6 +182,7 @@ class StartView(QWidget):
         row.addStretch(1)
         row.addWidget(self.primary)
         row.addWidget(button("Open a folder…", self.open_folder.emit, hint="Choose a model's folder (Ctrl+Shift+O)"))
+        row.addWidget(self.get)
         row.addWidget(self.sample)
         row.addStretch(1)
         column.addLayout(row)
@@ -180,6 +210,10 @@ class OpeningView(QWidget):
         layout.addWidget(label("Reading names and sizes; the weights themselves stay on disk.", "muted"), 0, centre)
         layout.addWidget(bar, 0, centre)
         layout.addStretch(3)
+
+
+def _share(unfinished: Any) -> str:
+    return units.format_percent(unfinished.bytes_done / unfinished.bytes_total if unfinished.bytes_total else 0, 0)
 
 
 def _list_card(title: str, entries: QListWidget, empty: QWidget) -> Card:

@@ -326,8 +326,8 @@ def test_paused_holds_no_connection_and_goes_on(order: Order, hub: Hub, access: 
     sizes = [order.partial(f).stat().st_size for f in order.choice.files if order.partial(f).exists()]
     threading.Timer(0.5, token.resume).start()
     after = next(steps)
-    assert paused.bytes_done <= after.bytes_done + 1
-    assert sum(sizes) > 0
+    assert paused.bytes_done >= sum(sizes) > 0
+    assert after.bytes_done >= paused.bytes_done
     list(steps)
     assert is_whole(order, hub)
 
@@ -460,7 +460,7 @@ def test_killed_and_taken_up_and_refused_meanwhile(order: Order, hub: Hub, acces
     hub.faults.clear()
     hub.seen.clear()
     steps = run(order, access)
-    assert steps[0].bytes_done >= there - 1 or steps[-1].bytes_done == order.choice.bytes
+    assert steps[0].bytes_done >= there
     assert is_whole(order, hub)
     assert any(s.headers.get("range") for s in hub.asked("/cdn/"))
 

@@ -40,7 +40,9 @@ def test_search(hub: Hub, access: Access) -> None:
     assert [(f.repository, f.downloads, f.licence, f.gated) for f in found] == [
         ("other/Model-chat", 99_000, "llama3", True), ("owner/model", 1234, "apache-2.0", False),
     ]  # fmt: skip
-    assert found[0].parameters == 135_000_000
+    assert (found[0].parameters, found[0].bytes) == (135_000_000, 270_000_000)
+    hub.fail("expand", status(400))
+    assert search("model", access, CancelToken()) == found
     assert search("model chat", access, CancelToken())[0].repository == "other/Model-chat"
     assert search("nothing of the kind", access, CancelToken()) == ()
 
