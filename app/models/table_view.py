@@ -18,6 +18,7 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
+from app.models.names import NameDelegate
 from app.models.table import RowsModel
 from app.theme import ROW_HEIGHT, SPACE_2, current, ui_font
 from app.widgets.basics import quiet_button, set_available
@@ -129,6 +130,7 @@ class TablePanel(QWidget):
         view.setSelectionBehavior(QAbstractItemView.SelectionBehavior.SelectRows)
         view.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         view.setTextElideMode(Qt.TextElideMode.ElideMiddle)
+        view.setItemDelegateForColumn(0, NameDelegate(view))
         view.setWordWrap(False)
         view.setShowGrid(False)
         view.setTabKeyNavigation(False)  # Tab leaves the table

@@ -6,12 +6,13 @@ import time
 from dataclasses import dataclass
 
 import pytest
-from PySide6.QtCore import QModelIndex, Qt
+from PySide6.QtCore import QModelIndex, QRect, Qt
 from PySide6.QtTest import QAbstractItemModelTester
-from PySide6.QtWidgets import QApplication
+from PySide6.QtWidgets import QApplication, QStyleOptionViewItem
 from window_help import longest_block
 
 from app.models.matrix import MatrixModel
+from app.models.names import PADDING, short_name
 from app.models.table import Column, RowsModel, natural_key
 from app.models.table_view import TablePanel
 from app.models.tensors import TensorRun, plan_columns, run_columns, shape_text, source_columns
@@ -209,3 +210,32 @@ def test_a_model_of_any_rows(qapp: QApplication) -> None:
     assert model.row_at(0) == Word("a")
     assert model.rowCount(QModelIndex()) == 2
     assert model.headerData(0, Qt.Orientation.Horizontal, Qt.ItemDataRole.ToolTipRole) == "about unknown"
+
+
+@pytest.mark.parametrize(
+    ("room", "text"),
+    [
+        (39, "model.layers.29.self_attn.q_proj.weight"),
+        (33, "model.layers.29.self_attn.q_proj…"),
+        (21, "…29.self_attn.q_proj…"),
+        (20, "…29…q_proj…"),
+        (10, "model.layers.29.self_attn.q_proj.weight"),
+    ],
+)
+def test_names_that_differ_in_the_middle_can_be_told_apart(room: int, text: str) -> None:
+    assert short_name("model.layers.29.self_attn.q_proj.weight", lambda shown: len(shown) <= room) == text
+
+
+def test_the_name_column_paints_the_part_that_tells_rows_apart(qtbot) -> None:  # type: ignore[no-untyped-def]
+    panel = TablePanel(RowsModel((Column("Tensor", lambda r: r, mono=True),), str), "Names", ("",))
+    qtbot.addWidget(panel)
+    panel.model.set_rows([f"model.layers.{n}.self_attn.q_proj.weight" for n in range(3)])
+    index = panel.model.index(2, 0)
+    option = QStyleOptionViewItem()
+    option.rect = QRect(0, 0, option.fontMetrics.horizontalAdvance("…2.self_attn.q_proj…") + PADDING, 28)
+    delegate = panel.view.itemDelegateForColumn(0)
+    delegate.initStyleOption(option, index)
+    assert option.text.startswith("…2")
+    assert option.text.endswith("q_proj…")
+    assert short_name("token_embd.weight", lambda _text: False) == "token_embd.weight"
+    assert short_name("blk.0.attn_norm.weight", lambda text: len(text) <= 16) == "blk.0.attn_norm…"
