@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer
+from PySide6.QtWidgets import QWidget
 
 from app.dialogs.calibration_text import CalibrationTextDialog
 from app.jobs.calibration import (
@@ -20,6 +21,7 @@ from app.jobs.calibration import (
     methods_work,
 )
 from app.jobs.calibration import text_work as work_of_text
+from app.jobs.warming import Warming
 from app.pages.recipe.calibration import shares_text, text_in_words
 from app.pages.recipe.methods import MethodsPanel
 from app.pages.recipe.presets import PresetCards
@@ -44,8 +46,10 @@ class Calibrating(QObject):
     """Keeps the tab, and what the presets say of it, up to date for the session's model and recipe, whichever of them
     is looked at."""
 
-    def __init__(self, services: Services, panel: MethodsPanel, presets: PresetCards) -> None:
+    def __init__(self, services: Services, panel: MethodsPanel, presets: PresetCards, by_size: QWidget) -> None:
         super().__init__(panel)
+        self._by_size = by_size
+        self._warming = Warming(services.jobs, self)
         self._services, self._panel, self._card, self._presets = services, panel, panel.calibration, presets
         self._asked: tuple[Checkpoint, Recipe, bool] | None = None  # what the costs shown are for
         self._looked: tuple[Checkpoint, CalibrationText | str] | None = None  # the text or file that was looked at
@@ -73,6 +77,8 @@ class Calibrating(QObject):
         if recipe is None or checkpoint is None:
             return
         calibrated = recipe.calibrated
+        if calibrated is not None or self._panel.isVisible() or self._by_size.isVisible():
+            self._warming.ask()
         wanted: CalibrationText | str | None = None
         if calibrated is not None:
             wanted = calibrated.imatrix or calibrated.text

@@ -99,7 +99,7 @@ class RecipePage(Page):
         self.model_name = ElidedLabel(role="muted")
         self.presets = PresetCards()
         self.advanced = self.piece("advanced")
-        self.calibrating = Calibrating(self.services, self.advanced.methods, self.presets)
+        self.calibrating = Calibrating(self.services, self.advanced.methods, self.presets, self.advanced.by_size)
         self.sizing = Sizing(self.services, self.advanced.by_size)
         self.outcome = OutcomeCard()
         self.preview = PreviewCard(self.services)

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cancel_help import Watch, most_work
 
 from core.contract import ElementType
 from core.errors import Cancelled, UserError
@@ -274,23 +275,21 @@ def test_threads_and_sets_give_the_same_codes(monkeypatch: pytest.MonkeyPatch) -
             np.testing.assert_array_equal(Gptq().solve(problem, CancelToken()).codes, wanted)
 
 
-def test_cancelled_soon() -> None:
+@pytest.mark.parametrize("after", [0.2, 0.7, 1.5])
+def test_cancelled_soon(after: float) -> None:
+    """A layer of an 8 B model, cancelled while it is looked at, factored, or solved."""
     rng = np.random.default_rng(0)
     columns = 4096
     x = rng.standard_normal((64, columns)).astype(np.float32)
     weight = rng.standard_normal((2048, columns)).astype(np.float32)
     problem = Problem("w", weight, x.T @ x, None, 64, Integers(4, 64, True, F16))
-    token, asked = CancelToken(), []
-
-    def cancel() -> None:
-        asked.append(time.monotonic())
-        token.cancel()
-
-    timer = threading.Timer(0.7, cancel)
+    token = CancelToken()
+    watch = Watch(token.cancel)
+    timer = threading.Timer(after, watch.press)
     timer.start()
     with pytest.raises(Cancelled):
         Gptq().solve(problem, token)
-    assert time.monotonic() - asked[0] < 3.0  # 0.3 s and less alone; this machine may have much else to do
+    assert watch.work < most_work()
 
 
 @pytest.mark.parametrize("solver", [Gptq(), ClipSearch()], ids=["GPTQ", "clipping"])
