@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from core import cli_budget, cli_eval, cli_generate, cli_hub, cli_imatrix, cli_inspect
+from core import cli_budget, cli_eval, cli_generate, cli_help, cli_hub, cli_imatrix, cli_inspect
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
 from core.units import THOUSANDS
@@ -197,7 +197,13 @@ def _parser() -> _Parser:
     convert = command("convert", "Convert, verify, and name the output only when it is whole.")
     convert.add_argument("path", type=Path, metavar="PATH")
     _recipe_options(convert)
-    convert.add_argument("-o", "--output", type=Path, metavar="OUT", help="file or folder to write")
+    convert.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="OUT",
+        help="file or folder to write; default: beside PATH, named by the target",
+    )
     convert.add_argument("--resume", action="store_true", help="go on with an interrupted run of the same job")
     convert.add_argument("--overwrite", action="store_true", help="replace an existing output file")
     convert.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
@@ -220,6 +226,7 @@ def _parser() -> _Parser:
     devices.add_argument("--known", action="store_true", help="list the devices that can be planned for")
     check = command("check", "Check this installation: kernels, memory, disk, drivers.")
     check.add_argument("--folder", type=Path, default=Path.cwd(), help="folder for outputs to check")
+    cli_help.complete(parser, commands.choices)
     return parser
 
 
@@ -236,57 +243,59 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
     from core.methods.choice import DataMethod, Transform
     from core.recipe import KeepGroup, Misfit
 
-    p.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
-    p.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe saved from the window (JSON)")
-    p.add_argument(
+    formats = p.add_argument_group("formats")
+    formats.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
+    formats.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe saved from the window (JSON)")
+    formats.add_argument(
         "--rule",
         action="append",
         default=[],
         metavar="REGEX=FORMAT",
         help="another format, or keep; the first rule decides",
     )
-    p.add_argument(
+    formats.add_argument(
         "--keep", action="append", default=[], metavar="REGEX", help="keep these in 16 bits, whatever the rules say"
     )
-    p.add_argument(
+    formats.add_argument(
         "--keep-group",
         action="append",
         default=[],
         choices=[k.value for k in KeepGroup],
         help="keep a group in 16 bits",
     )
-    p.add_argument("--keep-first", type=int, default=None, metavar="N", help="keep the first N layers in 16 bits")
-    p.add_argument("--keep-last", type=int, default=None, metavar="N", help="keep the last N layers in 16 bits")
-    data = [m.value for m in DataMethod if m is not DataMethod.NONE]
-    p.add_argument(
-        "--method",
-        choices=[m.value for m in Method] + data,
-        help=f"how the numbers are chosen; default: clip-search. From what a text sends through the model: "
-        f"{', '.join(data)}",
+    formats.add_argument("--keep-first", type=int, default=None, metavar="N", help="keep the first N layers in 16 bits")
+    formats.add_argument("--keep-last", type=int, default=None, metavar="N", help="keep the last N layers in 16 bits")
+    formats.add_argument(
+        "--misfit",
+        choices=[m.value for m in Misfit],
+        help="for rows that the blocks do not divide; default: smaller-block",
     )
-    p.add_argument(
+    formats.add_argument(
+        "--kv-cache",
+        choices=("16-bit", "fp8"),
+        help="fp8: measure and store scales for a key-value cache in 8 bits (compressed-tensors, ModelOpt)",
+    )
+    names = [m.value for m in DataMethod if m is not DataMethod.NONE]
+    data = p.add_argument_group("how the numbers are chosen")
+    data.add_argument(
+        "--method",
+        choices=[m.value for m in Method] + names,
+        help=f"how the numbers are chosen; default: clip-search. From what a text sends through the model: "
+        f"{', '.join(names)}",
+    )
+    data.add_argument(
         "--transform",
         action="append",
         default=[],
         choices=[t.value for t in Transform],
         help="change the weights first so that they lose less; the model computes the same",
     )
-    add_text_options(p)
-    p.add_argument("--alpha", type=float, metavar="A", help="SmoothQuant's share, 0 to 1; default: searched")
-    p.add_argument(
+    add_text_options(data)
+    data.add_argument("--alpha", type=float, metavar="A", help="SmoothQuant's share, 0 to 1; default: searched")
+    data.add_argument(
         "--aim", action="store_true", help="GPTQ also makes up for what earlier blocks lost: better, twice the time"
     )
-    p.add_argument("--imatrix", metavar="FILE", help="an importance matrix of llama.cpp's, for --method importance")
-    p.add_argument(
-        "--misfit",
-        choices=[m.value for m in Misfit],
-        help="for rows that the blocks do not divide; default: smaller-block",
-    )
-    p.add_argument(
-        "--kv-cache",
-        choices=("16-bit", "fp8"),
-        help="fp8: measure and store scales for a key-value cache in 8 bits (compressed-tensors, ModelOpt)",
-    )
+    data.add_argument("--imatrix", metavar="FILE", help="an importance matrix of llama.cpp's, for --method importance")
 
 
 if __name__ == "__main__":

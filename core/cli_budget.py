@@ -45,7 +45,13 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
     p.add_argument("--method", choices=("importance", "clip-search"), default="importance", help="default: importance")
     p.add_argument("--imatrix", metavar="FILE", help="an importance matrix of llama.cpp's; default: it is measured")
     p.add_argument("--calibration-text", metavar="PATH", help="default: texts that are included")
-    p.add_argument("--domain", action="append", default=[], choices=[d.value for d in Domain], metavar="NAME")
+    p.add_argument(
+        "--domain",
+        action="append",
+        default=[],
+        choices=[d.value for d in Domain],
+        help="of the included texts only this",
+    )
     p.add_argument("--samples", type=int, metavar="N", help="of the calibration text; default: 64")
     p.add_argument("--length", type=int, metavar="N", help="tokens of each; default: 512")
     p.add_argument("--seed", type=int, metavar="N", help="of the choice of samples; default: 0")
@@ -92,7 +98,7 @@ def budget(args: argparse.Namespace, token: CancelToken) -> int:
 
 
 def parse_size(text: str) -> int:
-    """'80MB' → 80,000,000; '4.5 GiB'; a plain number is bytes. Raises UserError."""
+    """'80MB' → 80 000 000; '4.5 GiB'; a plain number is bytes. Raises UserError."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise UserError(f"'{text}' is not a size.", "Write it as 80MB, 4.5GiB, or a number of bytes.")

@@ -14,7 +14,7 @@ from core.methods.choice import Calibrated, DataMethod, Transform
 _DATA = {m.value for m in DataMethod} - {DataMethod.NONE.value}
 
 
-def add_text_options(p: argparse.ArgumentParser) -> None:
+def add_text_options(p: argparse._ActionsContainer) -> None:
     """Which text is sent through the model."""
     p.add_argument(
         "--calibration-text", metavar="PATH", help="calibrate on this file or folder instead of the bundled text"

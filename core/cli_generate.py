@@ -45,7 +45,7 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
     generate.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text")
     generate.add_argument("--special", action="store_true", help="take special tokens in the prompt as such")
     generate.add_argument("--ignore-end", action="store_true", help="go on after the model's own end")
-    generate.add_argument("--seed", type=int, default=0, metavar="N")
+    generate.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampling; default: 0")
     generate.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0, the default: the likeliest")
     generate.add_argument("--top-k", type=int, default=0, metavar="K", help="0: off")
     generate.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: off")
@@ -57,8 +57,8 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
     bench = command("bench", "Measure the speed of the model in a file; with --baseline, of two in alternation.")
     bench.add_argument("path", type=Path, metavar="PATH")
     bench.add_argument("--baseline", type=Path, metavar="PATH", help="a second file, measured in the same process")
-    bench.add_argument("--prompt-tokens", type=int, default=512, metavar="N")
-    bench.add_argument("--decode-tokens", type=int, default=64, metavar="N")
+    bench.add_argument("--prompt-tokens", type=int, default=512, metavar="N", help="that are read; default: 512")
+    bench.add_argument("--decode-tokens", type=int, default=64, metavar="N", help="that are written; default: 64")
     bench.add_argument(
         "--context", type=int, metavar="N", help="tokens before the first decoded one; default: the prompt"
     )
