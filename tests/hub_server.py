@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -362,6 +362,40 @@ def serve(hub: Hub) -> Iterator[Hub]:
     hub.closing.set()
     server.shutdown()
     server.server_close()
+
+
+@contextmanager
+def socks_proxy(hub: Hub) -> Iterator[tuple[str, list[str]]]:
+    """A SOCKS 5 proxy that leads everybody to the hub: its address, and the names that it was asked for."""
+    asked: list[str] = []
+    port = urlsplit(hub.endpoint).port
+
+    def handle(client: socket.socket) -> None:
+        with client, socket.create_connection(("127.0.0.1", port)) as server:
+            client.recv(64)
+            client.sendall(b"\x05\x00")
+            request = client.recv(512)
+            asked.append(request[5 : 5 + request[4]].decode())
+            client.sendall(b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00")
+            back = threading.Thread(target=_pass_on, args=(server, client), daemon=True)
+            back.start()
+            _pass_on(client, server)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    threading.Thread(target=handle, args=(listening.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}", asked
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            target.sendall(data)
 
 
 def model_files(weights: int = 300_000, shards: int = 2) -> dict[str, bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -22,8 +22,9 @@ class Patience:
 
     connect: float = 10.0
     read: float = 20.0
-    tries: int = 5
-    first: float = 1.0  # before the second try; doubled each time
+    tries: int = 8
+    first: float = 1.0  # before the second try; doubled each time, up to `rest`
+    rest: float = 30.0
     longest: float = 300.0  # that a server may ask to wait
 
 
@@ -66,7 +67,18 @@ def find_access(
         else ""
     )
     token = Token() if reason else find_token(address, environ)
-    return Access(address, reason, token, patience or Patience())
+    return Access(address, reason, token, patience or _patience(environ))
+
+
+def _patience(environ: Mapping[str, str]) -> Patience:
+    """On slow lines people raise the limits of the hub's own library; they mean these, too."""
+    plain = Patience()
+    read, connect = (environ.get(key, "") for key in ("HF_HUB_DOWNLOAD_TIMEOUT", "HF_HUB_ETAG_TIMEOUT"))
+    return replace(
+        plain,
+        read=float(read) if read.isdigit() and int(read) else plain.read,
+        connect=float(connect) if connect.isdigit() and int(connect) else plain.connect,
+    )
 
 
 def checked_endpoint(text: str) -> str:

@@ -54,7 +54,8 @@ def find_token(endpoint: str, environ: Mapping[str, str] = os.environ) -> Token:
     stored = _from_keyring(host)
     if stored:
         return Token(stored, "the system's keyring")
-    if host == DEFAULT_HOST:
+    implicit = environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN", "").strip().lower() in ("", "0", "false", "no", "off")
+    if host == DEFAULT_HOST and implicit:
         logged_in = _from_login()
         if logged_in:
             return Token(logged_in, "hf auth login")

@@ -210,7 +210,8 @@ class Transfer:
                 raise failure or HubError(
                     Kind.DAMAGED, f"Only {format_bytes(self.received)} of {self.file.name} came.", "Try again."
                 )
-            self._rest(patience.first * 2 ** (tries - 1) if wait is None else wait, asked=wait is not None)
+            pause = min(patience.first * 2 ** (tries - 1), patience.rest)
+            self._rest(pause if wait is None else wait, asked=wait is not None)
 
     def _rest(self, seconds: float, asked: bool) -> None:
         who = "the hub asks to wait" if asked else "the connection broke off; trying again in"

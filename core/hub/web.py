@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import email.utils
 import json
+import logging
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +14,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
+from urllib.request import getproxies
 
 from core.errors import Cancelled, UserError
 from core.hub.access import Access
@@ -29,17 +33,55 @@ LARGEST_ANSWER = 64 << 20  # bytes of JSON
 
 
 def make_client(access: Access) -> httpx2.Client:
-    """A client that heeds HTTPS_PROXY and NO_PROXY and trusts what the system trusts. Raises HubError."""
+    """A client that heeds HTTPS_PROXY, ALL_PROXY and NO_PROXY and trusts what the system trusts. Raises HubError."""
     import httpx2
 
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would log signed addresses
     timeout = httpx2.Timeout(access.patience.read, connect=access.patience.connect)
     try:
-        return httpx2.Client(follow_redirects=True, timeout=timeout, headers={"user-agent": _agent()})
+        trusted = httpx2.create_ssl_context()
+        for key in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # set for other programs, and meant for this one, too
+            if os.environ.get(key):
+                trusted.load_verify_locations(os.environ[key])
+        mounts = {
+            pattern: httpx2.HTTPTransport(verify=trusted, proxy=address) if address else None
+            for pattern, address in proxies(getproxies()).items()
+        }
+        # Not by the client's own reading of the environment: a password in .netrc would take the token's place.
+        return httpx2.Client(
+            follow_redirects=True, timeout=timeout, headers={"user-agent": _agent()}, verify=trusted, mounts=mounts,
+            trust_env=False,
+        )  # fmt: skip
     except (ValueError, ImportError, OSError) as error:  # a proxy or a certificate file that is none
         raise HubError(
             Kind.UNREACHABLE, f"The proxy or certificate set in the environment can not be used: {_one_line(error)}.",
             "Correct HTTPS_PROXY, ALL_PROXY or SSL_CERT_FILE.",
         ) from error  # fmt: skip
+
+
+def proxies(found: Mapping[str, str]) -> dict[str, str | None]:
+    """What `urllib` finds of proxies → patterns of addresses with their proxy, None where none is to be used.
+
+    'socks://', as some desktops write it, is SOCKS 5 with names looked up by the proxy. ALL_PROXY counts only where no
+    other does, so that one of an unknown kind does no harm beside HTTPS_PROXY.
+    """
+    mounts: dict[str, str | None] = {}
+    for scheme in ("http", "https"):
+        address = (found.get(scheme) or found.get("all") or "").strip()
+        if address:
+            address = address if "://" in address else f"http://{address}"
+            mounts[f"{scheme}://"] = re.sub(r"^socks5?://", "socks5h://", address, flags=re.IGNORECASE)
+    direct = [host.strip().lower() for host in found.get("no", "").split(",")]
+    if "*" in direct:
+        return {}
+    for host in direct if mounts else ():
+        host = host.lstrip("*.")
+        if not host or "/" in host:  # a range of addresses: no pattern says it
+            continue
+        is_name = not re.fullmatch(r"[\d.]+(?::\d+)?|\[.*|.*:.*:.*|localhost(?::\d+)?", host)
+        host = f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host
+        mounts[f"all://*{host}" if is_name else f"all://{host}"] = None
+    return mounts
 
 
 def authorization(access: Access) -> dict[str, str]:
@@ -255,7 +297,7 @@ def explain(error: BaseException, access: Access) -> UserError:
     if "CERTIFICATE" in text.upper():
         return HubError(
             Kind.UNREACHABLE, f"The certificate of {host} is not trusted here.",
-            "If a proxy of your organisation stands between, set SSL_CERT_FILE to its certificate. Check the clock.",
+            "Set SSL_CERT_FILE to the certificate of your organisation's proxy, or correct this computer's clock.",
         )  # fmt: skip
     if isinstance(error, httpx2.ProxyError):
         return HubError(Kind.UNREACHABLE, f"The proxy refuses: {text}.", "Check HTTPS_PROXY.")
@@ -287,7 +329,9 @@ def _elsewhere(access: Access) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()).rstrip(".")[:160] or type(error).__name__
+    """Its text, without a proxy's password."""
+    text = re.sub(r"//[^/@\s]*@", "//…@", " ".join(str(error).split()))
+    return text.rstrip(".")[:160] or type(error).__name__
 
 
 def _agent() -> str:

@@ -79,6 +79,16 @@ def test_a_login_of_the_hub_s_own_tools_is_used_for_the_hub_only(ring: Ring, mon
     assert find_token(MIRROR, {}) == Token()
 
 
+def test_a_login_is_left_alone_where_it_must_not_be_sent(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "_from_login", lambda: "hf_login")
+    assert find_token(HUB, {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}) == Token()
+
+
+def test_limits_of_time_are_those_of_the_hub_s_own_library() -> None:
+    found = find_access(environ={"HF_TOKEN": "x", "HF_HUB_DOWNLOAD_TIMEOUT": "90", "HF_HUB_ETAG_TIMEOUT": "nonsense"})
+    assert (found.patience.read, found.patience.connect) == (90.0, 10.0)
+
+
 def broken(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     import keyring
     from keyring.backends import fail, null

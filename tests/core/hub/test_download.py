@@ -102,6 +102,15 @@ def test_one_gguf(hub: Hub, access: Access, tmp_path: Path) -> None:
     assert not (tmp_path / "o" / "g" / "g-Q4_K_M.gguf").exists()
 
 
+def test_odd_names(hub: Hub, access: Access, tmp_path: Path) -> None:
+    hub.repos["o/odd"] = Repo({"a folder/model #1 50%+ü.gguf": b"GGUF" * 999, "README.md": b""})
+    found = repository(Reference("o/odd"), access, CancelToken())
+    order = make_order(found, choices(found.files)[0], tmp_path)
+    run(order, access)
+    assert order.result.read_bytes() == b"GGUF" * 999
+    assert (order.folder / "README.md").read_bytes() == b""
+
+
 def test_cut_connections_are_taken_up_where_they_were(order: Order, hub: Hub, access: Access) -> None:
     for after in (100_000, 50_000, 0, 20_000):
         hub.fail(sha(hub), cut(after))

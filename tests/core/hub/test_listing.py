@@ -6,6 +6,7 @@ import socket
 import threading
 from pathlib import Path
 
+import hub_server
 import pytest
 from hub_server import COMMIT, TOKEN, Hub, Repo, login_page, model_files, silent, status
 from stopwatch import Stopwatch
@@ -17,6 +18,7 @@ from core.hub.listing import is_plain, repository, search
 from core.hub.problems import HubError, Kind
 from core.hub.reference import Reference
 from core.hub.token import Token
+from core.hub.web import proxies
 from core.progress import CancelToken
 
 MODEL = Reference("owner/model")
@@ -198,6 +200,37 @@ def test_a_proxy_that_is_none(hub: Hub, access: Access, monkeypatch: pytest.Monk
     monkeypatch.setenv("HTTP_PROXY", "nonsense://127.0.0.1:1")
     error = failing(access)
     assert "HTTPS_PROXY" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("found", "mounts"),
+    [
+        ({}, {}),
+        ({"https": "proxy:3128"}, {"https://": "http://proxy:3128"}),
+        ({"all": "socks://127.0.0.1:7890/"}, dict.fromkeys(("http://", "https://"), "socks5h://127.0.0.1:7890/")),
+        ({"all": "socks4://x", "http": "http://a", "https": "http://b"}, {"http://": "http://a", "https://": "http://b"}),
+        ({"https": "http://b", "no": "localhost, .corp.example,10.0.0.0/8,10.1.2.3,::1"}, {
+            "https://": "http://b", "all://localhost": None, "all://*corp.example": None, "all://10.1.2.3": None,
+            "all://[::1]": None,
+        }),
+        ({"https": "http://b", "no": "*"}, {}),
+        ({"https": "http://b", "no": ""}, {"https://": "http://b"}),
+    ],
+)  # fmt: skip
+def test_proxies_as_they_are_found(found: dict[str, str], mounts: dict[str, str | None]) -> None:
+    assert proxies(found) == mounts
+
+
+def test_a_socks_proxy_is_used(hub: Hub, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    with hub_server.socks_proxy(hub) as (address, asked):
+        monkeypatch.setenv("ALL_PROXY", f"socks://{address}")
+        assert search("model", Access("http://hub.invalid", patience=QUICK), CancelToken())
+        assert asked == ["hub.invalid"]
+
+
+def test_a_proxy_s_password_is_not_shown(access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "nonsense://me:secret@127.0.0.1:1")
+    assert "secret" not in str(failing(access))
 
 
 def test_a_proxy_is_used(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
