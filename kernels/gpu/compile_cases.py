@@ -36,7 +36,7 @@ class Case:
     def launches(self, card: str) -> list[Launch]:
         with recording(card) as found:
             self.start()
-        return [one for one in found if one.kernel.fn.__name__ in self.kernels]
+        return [one for one in found if one.kernel.fn.__name__ in self.kernels][:1]
 
 
 def _floats(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -118,6 +118,61 @@ def _scaled() -> list[Case]:
     ]
 
 
+def _attention() -> list[Case]:
+    """Prompts of 4096 tokens, and 16 tokens with 4096 behind each; heads of every width that is common."""
+
+    def start(kind: str, width: int, gemma: bool) -> None:
+        heads, key_heads, window, softcap = (8, 4, 1024, 50.0) if gemma else (HEADS, KEY_HEADS, 0, 0.0)
+        cache = launch.Cache(*(_floats(16, key_heads, 4096, width) for _ in range(2)))
+        if kind == "prompt":
+            q, one = _floats(4096, heads, width), _numbers(1)
+            launch.attend_prompt(q, cache, _numbers(2), one, one, 4096, 0.1, window, softcap)
+        else:
+            q, each = _floats(16, heads, width), _numbers(16)
+            launch.attend_tokens(q, cache, each, each, 4096, 0.1, window, softcap)
+
+    def case(kind: str, width: int, gemma: bool = False) -> Case:
+        name = f"attention, {kind}, heads of {width}{', window, soft cap' if gemma else ''}"
+        return Case(name, partial(start, kind, width, gemma), (f"attend_{kind}",), lambda card: card != "sm_75")
+
+    k = _floats(16, KEY_HEADS, HEAD)
+    stored = launch.Cache(*(_floats(16, KEY_HEADS, 4096, HEAD) for _ in range(2)))
+    return [
+        *(case(kind, width) for kind in ("prompt", "token") for width in (64, 80, 96, 128, 256)),
+        *(case(kind, 256, gemma=True) for kind in ("prompt", "token")),
+        Case("attention, parts", partial(start, "token", HEAD, False), ("combine_parts",)),
+        Case("to the cache", lambda: launch.store_cache(k, k, stored, _numbers(16), _numbers(16)), ("store_cache",)),
+    ]
+
+
+def _encoders() -> list[Case]:
+    """A matrix of 4096 × 4096."""
+    x = _single(WIDTH, WIDTH)
+    plain: list[tuple[str, Callable[[], object], str]] = [
+        ("int4 g128", lambda: launch.encode_groups(x, 4, 128, True), "encode_groups"),
+        ("int4 g32, zeros", lambda: launch.encode_groups(x, 4, 32, False), "encode_groups"),
+        ("int8 per row", lambda: launch.encode_groups(x, 8, WIDTH, True), "encode_groups"),
+        ("E4M3 128 × 128", lambda: launch.encode_float8(x, "F8_E4M3", _single(32, 32), 128, 128), "encode_float8"),
+        ("E5M2 per row", lambda: launch.encode_float8(x, "F8_E5M2", _single(WIDTH, 1), 1, WIDTH), "encode_float8"),
+        ("MXFP4", lambda: launch.encode_fp4(x, 32, "E8M0"), "encode_e2m1"),
+        ("NVFP4", lambda: launch.encode_fp4(x, 16, "E4M3", 0.5), "encode_e2m1"),
+        ("Q4_0", lambda: launch.encode_blocks("Q4_0", x), "encode_q4_0"),
+        ("Q8_0", lambda: launch.encode_blocks("Q8_0", x), "encode_q8_0"),
+    ]
+
+    def feedback() -> None:
+        """Its first two blocks of columns."""
+        w = _single(WIDTH, 128)
+        group = _numbers(128)
+        launch.feedback(w, _single(128, 128), _single(WIDTH, 1), _single(WIDTH, 1), group, _single(16))
+
+    return [
+        *(Case(f"encode {name}", start, (kernel,)) for name, start, kernel in plain),
+        Case("GPTQ, a block", feedback, ("feedback_block",)),
+        Case("GPTQ, what follows", feedback, ("feedback_update",)),
+    ]
+
+
 def cases() -> dict[str, Case]:
     """Every case by name."""
-    return {case.name: case for case in (*_steps(), *_scaled())}
+    return {case.name: case for case in (*_steps(), *_scaled(), *_attention(), *_encoders())}

@@ -13,6 +13,8 @@ VECTOR, TILE, LIBRARY = "vector", "tile", "dequantize"
 VECTOR_BATCH = 4  # tokens that the vector product takes at most
 # Parts of a split product are written and read again as float32: at most this share of the weight's own bytes.
 _PARTS_SHARE = 0.02
+_LEAST_POSITIONS, _MOST_PARTS = 256, 64  # of a part of a token's past; parts
+_WIDE_HEAD = 256  # bytes
 _WIDEST_GROUP = 128  # columns; a step of a product has whole groups
 
 
@@ -43,6 +45,30 @@ class ScaledConfiguration:
     warps: int
     stages: int
     split: int
+
+
+@dataclass(frozen=True)
+class AttentionConfiguration:
+    """rows: queries of a program; positions: of the cache in one step. programs: that all parts together should be.
+
+    vector: without matrix instructions.
+    """
+
+    rows: int
+    positions: int
+    warps: int
+    stages: int
+    programs: int
+    vector: bool = False
+
+    def split(self, groups: int, longest: int, share: int) -> int:
+        """Parts of a token's past, for so many tokens · key heads. share: query heads of a key head.
+
+        A part's result is float32 for each of these, written and read: it is little beside the keys and values of as
+        many positions as a part has at least.
+        """
+        least = max(_LEAST_POSITIONS, 64 * share)
+        return max(min(self.programs // groups, longest // least, _MOST_PARTS), 1)
 
 
 @cache
@@ -111,3 +137,18 @@ def scaled_configuration(
     split = -(-steps // -(-steps // split))
     regime = VECTOR if kind == "vector" else TILE
     return ScaledConfiguration(regime, line["rows"], batch, block, line["warps"], line["stages"], split)
+
+
+def attention_configuration(card: str, kind: str, width: int, value_bytes: int) -> AttentionConfiguration:
+    """kind: 'prompt' or 'token'. width: of a head, a power of two. value_bytes: of a query's values."""
+    own = _table()["cards"].get(card, {}).get("attention", {})
+    size = (
+        "wide" if width * value_bytes > _WIDE_HEAD else "middle" if width * value_bytes > _WIDE_HEAD // 2 else "narrow"
+    )
+    line: dict[str, Any] = {}
+    for table in (_table()["attention"], own):
+        line |= table.get(kind, {}) | table.get(f"{size} {kind}", {})
+    return AttentionConfiguration(
+        *(line.get("rows", 0), line["positions"], line["warps"], line["stages"], line.get("programs", 0)),
+        vector=own.get("vector only", False),
+    )

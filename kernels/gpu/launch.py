@@ -4,6 +4,18 @@ Only imported where `kernels.gpu.state` is ready, or under Triton's interpreter 
 A launcher raises ValueError with the reason for shapes and types that no kernel takes. Nothing waits for the device.
 """
 
+from kernels.gpu.attend import Cache as Cache
+from kernels.gpu.attend import attend_prompt as attend_prompt
+from kernels.gpu.attend import attend_tokens as attend_tokens
+from kernels.gpu.attend import make_cache as make_cache
+from kernels.gpu.attend import store_cache as store_cache
+from kernels.gpu.encode import encode_blocks as encode_blocks
+from kernels.gpu.encode import encode_float8 as encode_float8
+from kernels.gpu.encode import encode_fp4 as encode_fp4
+from kernels.gpu.encode import encode_groups as encode_groups
+from kernels.gpu.encode import feedback as feedback
+from kernels.gpu.encode import power_scales as power_scales
+from kernels.gpu.encode import tile_amax as tile_amax
 from kernels.gpu.scaled_products import ScaledWeights as ScaledWeights
 from kernels.gpu.scaled_products import scaled_product as scaled_product
 from kernels.gpu.scaled_products import upload_scaled as upload_scaled

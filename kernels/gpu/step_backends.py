@@ -66,12 +66,53 @@ def _scaled_product(
     return launch.scaled_product(tokens, weights).cpu().numpy()
 
 
-def _both(op: str, function: Any, reference: Any, variants: tuple[str, ...] = ()) -> None:
+def _attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    sequences: np.ndarray,
+    positions: np.ndarray,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> np.ndarray:
+    import torch
+
+    from kernels.gpu import launch
+
+    at = [on_device(a.astype(np.int32)) for a in (sequences, positions)]
+    capacity = int(positions.max()) + 1
+    cache = launch.make_cache(int(sequences.max()) + 1, k.shape[1], capacity, k.shape[2], torch.float32, "cuda")
+    launch.store_cache(on_device(k), on_device(v), cache, at[0], at[1])
+    return launch.attend_tokens(on_device(q), cache, at[0], at[1], capacity, scale, window, softcap).cpu().numpy()
+
+
+def _reference_attention(
+    q: np.ndarray,
+    k: np.ndarray,
+    v: np.ndarray,
+    sequences: np.ndarray,
+    positions: np.ndarray,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+) -> np.ndarray:
+    """q float32 [M, heads, D], k and v [M, key heads, D] of tokens M, each at its position of its sequence."""
+    _, heads, width = k.shape
+    cache = attention.LayerCache(int(sequences.max()) + 1, int(positions.max()) + 1, heads, width, "F32")
+    cache.store(sequences, positions, k.reshape(len(k), -1), v.reshape(len(v), -1))
+    rows = zip(q, sequences, positions, strict=True)
+    return np.stack([cache.attend(row, int(s), int(p), scale, window, softcap) for row, s, p in rows])
+
+
+def both(op: str, function: Any, reference: Any, variants: tuple[str, ...] = ()) -> None:
+    """Registers a kernel, and what it is compared with."""
     dispatch.register(op, "gpu:triton", function, usable, priority=1, variants=variants)
     dispatch.register(op, "reference", reference)
 
 
-_both("gpu_norm", _norm, elementwise.rms_norm)
-_both("gpu_activate_mul", _activate_mul, _reference_activate_mul, ACTIVATIONS)
-_both("gpu_rotate", _rotate, attention.rotate)
-_both("gpu_scaled_product", _scaled_product, scaled.product, tuple(KINDS))
+both("gpu_norm", _norm, elementwise.rms_norm)
+both("gpu_activate_mul", _activate_mul, _reference_activate_mul, ACTIVATIONS)
+both("gpu_rotate", _rotate, attention.rotate)
+both("gpu_scaled_product", _scaled_product, scaled.product, tuple(KINDS))
+both("gpu_attention", _attention, _reference_attention)
