@@ -9,10 +9,11 @@ from app.icons import icon
 from app.models.table import Column
 from core import units
 from core.metrics.windows import Figure
-from core.verdict.thresholds import Line, Verdict, in_words
+from core.verdict.thresholds import Line, Thresholds, Verdict, in_words
 
 if TYPE_CHECKING:
     from core.verdict.evaluation import Evaluation
+    from core.verdict.quality import Quality
 
 LOOKS = {True: ("circle-check", "ok", "pass"), False: ("circle-x", "error", "FAIL")}  # icon, colour role, word
 TERMS = {  # keys of limits → glossary terms
@@ -88,6 +89,22 @@ def headline(verdict: Verdict) -> tuple[str, str, str]:
     more = len(missed) - 1
     rest = f"; {more} more of {len(lines)} {'fails' if more == 1 else 'fail'}" if more else ""
     return "failed", "Failed", f"Limits “{name}” are not met: {_why(worst)}{rest}."
+
+
+def so_far(quality: Quality, limits: Thresholds) -> tuple[str, str]:
+    """State of the mark and a sentence, of the figures that come with every window; ('', '') where none is judged."""
+    found = [(key, limit, getattr(quality, key).value) for key in _EACH_WINDOW if (limit := getattr(limits, key))]
+    missed = [(key, limit, value) for key, limit, value in found if value > limit]
+    if not found:
+        return "", ""
+    if not missed:
+        return "ok", "Within these limits so far."
+    key, limit, value = max(missed, key=lambda m: m[2] / m[1])
+    name = TERMS[key][:1].upper() + TERMS[key][1:]
+    return "failed", f"Not within the limits so far: {name} is {in_words(key, value)}, allowed {in_words(key, limit)}."
+
+
+_EACH_WINDOW = ("kl_mean", "kl_p99", "flips", "perplexity_ratio", "delta_rms")
 
 
 def _why(line: Line) -> str:

@@ -24,7 +24,7 @@ from window_help import LONG, click, controls, longest_block
 from app.jobs.runner import JobState
 from app.jobs.testing_core import CoreBackend
 from app.jobs.testing_quality import QualityOrder, QualityStep
-from app.models.quality import TERMS, headline, limit_columns
+from app.models.quality import TERMS, headline, limit_columns, so_far
 from app.pages.test import TestPage
 from app.pages.test.page import TABS
 from core.calibration.settings import CalibrationText
@@ -161,6 +161,14 @@ def test_another_preset_turns_a_pass_into_a_failure() -> None:
     assert "not measured" in missing[2]
 
 
+def test_the_verdict_so_far_names_what_is_furthest_out() -> None:
+    quality = example().quality
+    assert so_far(quality, PRESETS["balanced"]) == ("ok", "Within these limits so far.")
+    state, why = so_far(quality, PRESETS["strict"])
+    assert (state, why) == ("failed", "Not within the limits so far: KL divergence is 0.04 nats, allowed 0.01 nats.")
+    assert so_far(quality, Thresholds(size_ratio=0.5)) == ("", "")
+
+
 def test_the_preset_on_the_page_changes_the_verdict(page: TestPage, qtbot) -> None:  # type: ignore[no-untyped-def]
     quality = page.quality
     quality._start(quality.order())
@@ -196,11 +204,15 @@ def test_figures_come_while_it_runs_and_cancel_judges_nothing(page: TestPage, qt
     assert "quantized file" in quality.stage.text()
     assert "so far" in quality.stage.text()
     assert quality.bar.value() > 0
+    assert (quality.so_far.isVisible(), quality.so_far_why.text()) == (True, "Within these limits so far.")
+    assert page.columns[0].verdict.text == "measuring"
+    assert not page.columns[0].load.isVisible(), "nothing has to be loaded for this"
     assert not page.judge_button.isEnabled()
     assert page.judge_button.toolTip()
     click(qtbot, page.cancel)
     qtbot.waitUntil(lambda: not page.bench.busy, timeout=LONG)
     assert quality.stage.text().startswith("Cancelled, so nothing is judged.")
+    assert not quality.so_far.isVisible()
     assert not quality.bar.isVisible()
     assert quality.evaluation is None
 
@@ -369,6 +381,19 @@ def test_ctrl_enter_measures_and_small_windows_cut_nothing(page: TestPage, windo
     quality = page.quality
     quality._show(replace(example(), layers=LAYERS, needle=NEEDLE, texts=TEXTS))
     qtbot.waitUntil(lambda: quality.result.settled, timeout=LONG)
+    QTest.qWait(50)
+    page.bench.choose(1, page.bench.paths[1].with_name("worse.gguf"))
+    qtbot.waitUntil(lambda: quality.setup.time.text() != "", timeout=LONG)
+    assert page.reason.text() == quality.setup.time.text(), "where the row below is left out"
+    window.resize(1500, 1000)
+    qtbot.waitUntil(lambda: quality.setup.time.isVisible(), timeout=LONG)
+    assert page.reason.text() == "", "it stands in one place only"
+    for table in (quality.result.limits, quality.result.figures):
+        for column in range(1, len(table.model.columns)):
+            texts = [table.model.columns[column].text(row) for row in table.model.rows()]
+            room = table.view.columnWidth(column) - 12
+            assert all(table.fontMetrics().horizontalAdvance(text) <= room for text in texts), texts
+    window.resize(900, 600)
     QTest.qWait(50)
     bottom = quality.result.limits.mapTo(quality, quality.result.limits.rect().bottomLeft()).y()
     assert bottom <= quality.height()

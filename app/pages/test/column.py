@@ -92,6 +92,8 @@ class FileColumn(QFrame):
         state, word = LOOKS[slot.state]
         if slot.waiting and slot.state is SlotState.LOADED:
             state, word = "queued", "waiting"
+        if slot.state is SlotState.CHOSEN and not self._loads:
+            state, word = ("running", "measuring") if bench.busy else ("unknown", "chosen")
         if slot.error is not None:
             state, word = "failed", "failed"
         self.verdict.set(state, word)
@@ -120,7 +122,7 @@ class FileColumn(QFrame):
             case SlotState.EMPTY:
                 return "Choose a file, or drop one here."
             case SlotState.CHOSEN:
-                return "Generate loads it by itself." if self._loads else "It is read when quality is measured."
+                return "Generate loads it by itself." if self._loads else ""
             case SlotState.LOADING:
                 return f"{units.format_percent(slot.share, 0)} packed" if slot.share >= 0 else "reading its header"
             case _:

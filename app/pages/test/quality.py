@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QSize, QTimer, Signal
 from PySide6.QtGui import QGuiApplication, QResizeEvent
-from PySide6.QtWidgets import QFileDialog, QProgressBar, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QProgressBar, QStackedWidget, QVBoxLayout, QWidget
 
 from app.jobs.runner import JobState
 from app.jobs.testing_bench import Bench
 from app.jobs.testing_quality import ESTIMATE_KEY, QualityOrder, QualityStep, estimate_work, report_text, report_work
+from app.models.quality import so_far
 from app.pages.test.quality_result import QualityResult
 from app.pages.test.quality_setup import QualitySetup
 from app.services import Services
@@ -20,6 +21,7 @@ from app.theme import SPACE_2, SPACE_3
 from app.widgets.basics import label
 from app.widgets.inline_error import InlineError
 from app.widgets.tiles import Tiles
+from app.widgets.verdict import Verdict
 from core import units
 from core.errors import UserError
 from core.verdict.thresholds import judge
@@ -56,6 +58,7 @@ class QualityPanel(QWidget):
         self._estimate: float | None = None  # seconds, without the pace
         self._begin = 0.0  # of the last run, time.monotonic()
         self._asked_estimate: float | None = None  # of the last run
+        self._told = ""  # of `expected`, so that it stands in one place only
         self.evaluation: Evaluation | None = None
         self.setup = QualitySetup()
         self.error = InlineError()
@@ -67,6 +70,9 @@ class QualityPanel(QWidget):
         self.bar.setTextVisible(False)
         self.bar.setAccessibleName("Measurement")
         self.tiles = Tiles(FIGURES)
+        self.so_far = Verdict()
+        self.so_far_why = label("", wrap=True)
+        self.so_far_why.setAccessibleName("Verdict so far")
         self.result = QualityResult()
         self._wait = QTimer(self, singleShot=True, interval=ESTIMATE_MS)
         self._wait.timeout.connect(self._ask_estimate)
@@ -86,6 +92,11 @@ class QualityPanel(QWidget):
         column.addWidget(self.stage)
         column.addWidget(self.bar)
         column.addWidget(self.tiles)
+        row = QHBoxLayout()
+        row.setSpacing(SPACE_2)
+        row.addWidget(self.so_far)
+        row.addWidget(self.so_far_why, 1)
+        column.addLayout(row)
         column.addStretch(1)
         first = QWidget()
         column = QVBoxLayout(first)
@@ -131,6 +142,9 @@ class QualityPanel(QWidget):
         self.stack.setVisible(not (opened and low))
         self.setup.set_low(low and not opened and self.stack.currentWidget() is self.result)
         self.result.set_low(low)
+        if self.expected != self._told:
+            self._told = self.expected
+            self.estimated.emit()
 
     # ---- before a run ----------------------------------------------------------------------------------------------
 
@@ -174,6 +188,7 @@ class QualityPanel(QWidget):
         self._estimate = seconds
         expected = seconds * self._services.settings.number(PACE_KEY, 100) / 100
         self.setup.time.setText(f"Takes about {about(expected)} here")
+        self._told = self.expected
         self.estimated.emit()
 
     # ---- while it runs ---------------------------------------------------------------------------------------------
@@ -184,6 +199,7 @@ class QualityPanel(QWidget):
         self._begin = time.monotonic()
         self.error.hide()
         self.tiles.clear()
+        self._show_so_far("", "")
         self.bar.setValue(0)
         self.bar.show()
         self.stage.setText("Starting…")
@@ -211,6 +227,14 @@ class QualityPanel(QWidget):
         )
         for name, value in zip(FIGURES, values, strict=True):
             self.tiles.set(name, value)
+        if self._order is not None:
+            self._show_so_far(*so_far(q, self._order.thresholds))
+
+    def _show_so_far(self, state: str, why: str) -> None:
+        self.so_far.setVisible(bool(state))
+        if state:
+            self.so_far.set(state, {"ok": "pass", "failed": "fail"}[state])
+        self.so_far_why.setText(why)
 
     # ---- afterwards ------------------------------------------------------------------------------------------------
 
@@ -252,6 +276,7 @@ class QualityPanel(QWidget):
             some = self.tiles.value(FIGURES[0]) != "–"
             kept = "The figures are of the windows until then." if some else "Nothing had been compared yet."
             self.stage.setText(f"Cancelled, so nothing is judged. {kept}")
+            self._show_so_far("", "")
 
     # ---- taking it along -------------------------------------------------------------------------------------------
 
