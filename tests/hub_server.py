@@ -358,10 +358,12 @@ def serve(hub: Hub) -> Iterator[Hub]:
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    yield hub
-    hub.closing.set()
-    server.shutdown()
-    server.server_close()
+    try:
+        yield hub
+    finally:  # also when the generator is closed
+        hub.closing.set()
+        server.shutdown()
+        server.server_close()
 
 
 @contextmanager

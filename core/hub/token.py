@@ -1,17 +1,21 @@
 """The access token: from the environment, the system's keyring, this run, or Hugging Face's own login.
 
-It is never written to a settings file or a log. A token in the keyring belongs to one hub, so that a mirror is never
-sent the one of another.
+It is never written to a settings file or a log. A file remembers only for which hubs the keyring has one: to ask a
+locked keyring in vain would ask the person for a password. A token in the keyring belongs to one hub, so that a mirror
+is never sent the one of another.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -70,6 +74,8 @@ def keep_token(endpoint: str, text: str) -> Kept:
     try:
         if _within(lambda: _store(host, value)):
             _this_run.pop(host, None)
+            if not _remember(host, True):
+                _this_run[host] = value
             return Kept(True, "The token is kept in the system's keyring.")
     except Exception as error:  # noqa: BLE001 - each keyring has errors of its own
         problem = f" ({_plain(error, value)})"
@@ -84,6 +90,9 @@ def forget_token(endpoint: str) -> None:
     """Remove what `keep_token` kept."""
     host = host_of(endpoint)
     _this_run.pop(host, None)
+    if host not in _remembered():
+        return
+    _remember(host, False)
     try:
         _within(lambda: _keyring().delete_password(SERVICE, host))
     except Exception:  # noqa: BLE001 - there was none, or no keyring
@@ -151,10 +160,45 @@ def _keyring() -> Any:
 
 
 def _from_keyring(host: str) -> str:
+    if host not in _remembered():
+        return ""
     try:
         return _within(lambda: _keyring().get_password(SERVICE, host)) or ""
     except Exception:  # noqa: BLE001 - locked, not there, not allowed: as if there were none
         return ""
+
+
+def _hosts_file() -> Path:
+    """Beside the window's settings."""
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - Path.home() raises where there is none
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = home / "Library" / "Preferences"
+    else:
+        base = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    return base / "bitsmith" / "hubs-with-token.json"
+
+
+def _remembered() -> set[str]:
+    """Hubs for which the keyring has a token."""
+    try:
+        found = json.loads(_hosts_file().read_bytes()[:65536])
+    except (OSError, ValueError):
+        return set()
+    return {host for host in found if isinstance(host, str)} if isinstance(found, list) else set()
+
+
+def _remember(host: str, there: bool) -> bool:
+    """False when it can not be written down."""
+    hosts = _remembered() | {host} if there else _remembered() - {host}
+    path = _hosts_file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(sorted(hosts)), encoding="utf-8")
+    except OSError:
+        return False
+    return True
 
 
 def _from_login() -> str:

@@ -41,6 +41,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
     monkeypatch.setenv("BITSMITH_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home" / "config"))
     monkeypatch.setenv("PYTHON_KEYRING_BACKEND", "keyring.backends.null.Keyring")
     plain = hub_access.find_access
     monkeypatch.setattr(hub_access, "find_access", lambda *a, **k: plain(*a, **({"patience": QUICK} | k)))

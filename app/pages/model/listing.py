@@ -156,7 +156,7 @@ class ListingView(QWidget):
         if about.blocked is not None:
             self.gated.show_problem(about.blocked.message, about.blocked.hint, about.blocked.page)
         self.files.filter.clear()
-        self.files.filter.setVisible(len(about.files) > MANY)
+        self.files.filter.setVisible(len(about.files) > MANY and about.blocked is None)
         self.refresh()
 
     def refresh(self) -> None:

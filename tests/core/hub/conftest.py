@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import hub_server
 import pytest
@@ -19,7 +20,9 @@ QUICK = Patience(connect=2.0, read=2.0, tries=3, first=0.05, longest=3.0)
 
 
 @pytest.fixture(autouse=True)
-def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("XDG_CONFIG_HOME", "LOCALAPPDATA", "HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path / "nobody"))
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
 

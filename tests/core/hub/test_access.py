@@ -56,14 +56,27 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
     return made
 
 
-def test_a_token_is_kept_for_one_hub(ring: Ring) -> None:
+def test_a_token_is_kept_for_one_hub(ring: Ring, tmp_path: Path) -> None:
     kept = keep_token(HUB, f" {SECRET}\n")
     assert kept.in_keyring
     assert ring.kept == {("bitsmith", "huggingface.co"): SECRET}
     assert find_token(HUB, {}) == Token(SECRET, "the system's keyring")
     assert find_token(MIRROR, {}) == Token()
+    written = "".join(p.read_text() for p in (tmp_path / "nobody").rglob("*") if p.is_file())
+    assert "huggingface.co" in written
+    assert SECRET not in written
     forget_token(HUB)
     assert find_token(HUB, {}) == Token()
+
+
+def test_a_keyring_that_has_no_token_is_not_asked(ring: Ring, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asks_for_a_password(_service: str, _name: str) -> None:
+        raise AssertionError("the keyring was asked")
+
+    monkeypatch.setattr("keyring.get_password", asks_for_a_password)
+    monkeypatch.setattr(tokens, "_keyring", asks_for_a_password)
+    assert find_token(HUB, {}) == Token()
+    forget_token(HUB)
 
 
 def test_the_environment_comes_first(ring: Ring) -> None:
