@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Self
 from core.hub.problems import HubError, Kind
 from core.units import format_bytes
 
+RENAMES = 10
 RESERVE = 64_000_000  # bytes left free beside a download
 LOCK_NAME = ".bitsmith-download.lock"
 _WRONG_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
@@ -48,6 +50,17 @@ def disk_problem(error: OSError, path: Path) -> HubError:
     if error.errno in (errno.ENOENT, errno.ENODEV, errno.ENXIO, errno.ESTALE if hasattr(errno, "ESTALE") else -1):
         return HubError(Kind.DISK, f"{where} has disappeared.", "Check that its disk is connected, then go on.")
     return HubError(Kind.DISK, f"{path} can not be written: {error.strerror or error}.", "Check the disk, then go on.")
+
+
+def give_name(partial: Path, path: Path) -> None:
+    """Rename; a virus scanner that looks at the new file is waited for. Raises OSError."""
+    for _ in range(RENAMES):
+        try:
+            partial.replace(path)
+            return
+        except PermissionError:
+            time.sleep(0.1)
+    partial.replace(path)
 
 
 def free_bytes(folder: Path) -> int:

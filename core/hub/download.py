@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from core.hub.access import Access
-from core.hub.disk import FolderLock, check_room, disk_errors
+from core.hub.disk import FolderLock, check_room, disk_errors, give_name
 from core.hub.files import Choice, HubFile
 from core.hub.listing import Repository, is_plain
 from core.hub.problems import HubError, Kind
@@ -287,7 +287,7 @@ def _stop(active: list[Transfer], pending: deque[HubFile], clock: _Clock) -> Non
 def _name(order: Order, transfer: Transfer, record: _Record, clock: _Clock) -> None:
     path = order.path(transfer.file)
     with disk_errors(path):
-        transfer.partial.replace(path)
+        give_name(transfer.partial, path)
         clock.finish(transfer.file, transfer.received)
         record.note(transfer.file, path)
         record.write(done=False)

@@ -394,6 +394,22 @@ def test_what_a_disk_refuses(number: int) -> None:
     assert error.hint.endswith(".")
 
 
+def test_a_file_that_a_scanner_holds_is_waited_for(
+    order: Order, hub: Hub, access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, held = Path.replace, [3]
+
+    def replace(self: Path, target: Path) -> Path:
+        if self.name.endswith(".incomplete") and held[0]:
+            held[0] -= 1
+            raise PermissionError(errno.EACCES, "used by another process")
+        return plain(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    run(order, access)
+    assert is_whole(order, hub)
+
+
 def test_a_foreign_file_is_not_written_over(order: Order, hub: Hub, access: Access) -> None:
     order.folder.mkdir(parents=True)
     (order.folder / "config.json").write_text("mine")
