@@ -10,30 +10,11 @@ import triton.language as tl
 
 @triton.jit
 def _walk(
-    q,
-    keys,
-    key_scales,
-    values,
-    value_scales,
-    base,
-    first,
-    last,
-    position,
-    largest,
-    total,
-    out,
-    SCALE,
-    WINDOW,
-    SOFTCAP,
-    READ: tl.constexpr,
-    CAPPED: tl.constexpr,
-    WIDTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    POSITIONS: tl.constexpr,
-    STAGES: tl.constexpr,
-    VECTOR: tl.constexpr,
-):
+    q, keys, key_scales, values, value_scales, base, first, last, position, largest, total, out,
+    SCALE, WINDOW, SOFTCAP,
+    READ: tl.constexpr, CAPPED: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+    POSITIONS: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
     """Queries [rows, BLOCK] at `position` [rows] over rows base + first … last of the cache, POSITIONS at a time.
 
     VECTOR: without matrix instructions.
@@ -68,35 +49,11 @@ def _walk(
 
 @triton.jit
 def attend_prompt(
-    q,
-    keys,
-    key_scales,
-    values,
-    value_scales,
-    starts,
-    sequences,
-    positions,
-    out,
-    Q_STRIDE,
-    Q_HEAD,
-    OUT_STRIDE,
-    OUT_HEAD,
-    KEY_HEADS,
-    CAPACITY,
-    SCALE,
-    WINDOW,
-    SOFTCAP,
-    READ: tl.constexpr,
-    CAPPED: tl.constexpr,
-    SHARE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    POSITIONS: tl.constexpr,
-    STAGES: tl.constexpr,
-    VECTOR: tl.constexpr,
-):
+    q, keys, key_scales, values, value_scales, starts, sequences, positions, out,
+    Q_STRIDE, Q_HEAD, OUT_STRIDE, OUT_HEAD, KEY_HEADS, CAPACITY, SCALE, WINDOW, SOFTCAP,
+    READ: tl.constexpr, CAPPED: tl.constexpr, SHARE: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
     """q [M, heads, WIDTH] → out alike: ROWS tokens of one sequence and one head a program.
 
     Tokens starts[s] … starts[s + 1] are of the cache's slot sequences[s], and at positions[s] and after.
@@ -129,36 +86,12 @@ def attend_prompt(
 
 @triton.jit
 def attend_token(
-    q,
-    keys,
-    key_scales,
-    values,
-    value_scales,
-    sequences,
-    positions,
-    out,
-    sizes,
-    Q_STRIDE,
-    Q_HEAD,
-    OUT_STRIDE,
-    OUT_HEAD,
-    KEY_HEADS,
-    CAPACITY,
-    SCALE,
-    WINDOW,
-    SOFTCAP,
-    READ: tl.constexpr,
-    CAPPED: tl.constexpr,
-    SHARE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-    POSITIONS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    STAGES: tl.constexpr,
+    q, keys, key_scales, values, value_scales, sequences, positions, out, sizes,
+    Q_STRIDE, Q_HEAD, OUT_STRIDE, OUT_HEAD, KEY_HEADS, CAPACITY, SCALE, WINDOW, SOFTCAP,
+    READ: tl.constexpr, CAPPED: tl.constexpr, SHARE: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr,
     VECTOR: tl.constexpr,
-):
+):  # fmt: skip
     """q [M, heads, WIDTH] → out [M, heads, SPLIT, WIDTH]: all heads of a key head, over one part of the token's past.
 
     Token m is at positions[m] of slot sequences[m]. sizes [M, heads, SPLIT]: log2 of the part's sum of powers.
@@ -217,27 +150,10 @@ def combine_parts(
 
 @triton.jit
 def store_cache(
-    k,
-    v,
-    keys,
-    key_scales,
-    values,
-    value_scales,
-    sequences,
-    positions,
-    K_STRIDE,
-    K_HEAD,
-    V_STRIDE,
-    V_HEAD,
-    KEY_HEADS,
-    CAPACITY,
-    SEQUENCES,
-    WRITE: tl.constexpr,
-    WIDTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+    k, v, keys, key_scales, values, value_scales, sequences, positions,
+    K_STRIDE, K_HEAD, V_STRIDE, V_HEAD, KEY_HEADS, CAPACITY, SEQUENCES,
+    WRITE: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
     """k, v [M, key heads, WIDTH] into the cache; a slot or position that it has not is left out."""
     m = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)

@@ -62,28 +62,11 @@ def _encode(v, amax, TENSOR, CODES: tl.constexpr):
 
 @triton.jit
 def token_step(
-    x,
-    second,
-    gain,
-    out,
-    scales,
-    flags,
-    M,
-    K,
-    X_STRIDE,
-    SECOND_STRIDE,
-    OUT_STRIDE,
-    SCALE_STRIDE,
-    EPS,
-    TENSOR,
-    STEP: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    CODES: tl.constexpr,
-    SKIP: tl.constexpr,
-    GROUP: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    x, second, gain, out, scales, flags,
+    M, K, X_STRIDE, SECOND_STRIDE, OUT_STRIDE, SCALE_STRIDE, EPS, TENSOR,
+    STEP: tl.constexpr, RESIDUAL: tl.constexpr, CODES: tl.constexpr, SKIP: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """x [M, K] → out [M, K]. STEP: '' none, 'norm', or an activation function of x times `second`.
 
     RESIDUAL: second is added to x first, and the sum stored in it. CODES: '' floats, or a kind of
@@ -146,24 +129,10 @@ def outlier_columns(x, flags, blocks, M, K, STRIDE, THRESHOLD, ROWS: tl.constexp
 
 @triton.jit
 def rotate(
-    x,
-    cos,
-    sin,
-    positions,
-    out,
-    HEADS,
-    X_STRIDE,
-    X_HEAD,
-    OUT_STRIDE,
-    OUT_HEAD,
-    WIDTH,
-    TURNED,
-    PAIRS: tl.constexpr,
-    COPY: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    REST: tl.constexpr,
-):
+    x, cos, sin, positions, out,
+    HEADS, X_STRIDE, X_HEAD, OUT_STRIDE, OUT_HEAD, WIDTH, TURNED,
+    PAIRS: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
+):  # fmt: skip
     """x [M, heads, WIDTH] → out: the first 2 · TURNED values of each head turned by the tables' row of its position.
 
     cos, sin: float32 [positions, TURNED]. PAIRS: values 2i and 2i + 1 turn together, else i and i + TURNED. COPY: the

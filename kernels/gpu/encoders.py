@@ -206,25 +206,10 @@ def encode_q4_0(x, blocks, BLOCKS, ROWS: tl.constexpr):
 
 @triton.jit
 def feedback_block(
-    w,
-    target,
-    matrix,
-    steps,
-    offsets,
-    group,
-    levels,
-    middles,
-    index,
-    errors,
-    START,
-    R,
-    K,
-    GROUPS,
-    COUNT: tl.constexpr,
-    EVEN: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    w, target, matrix, steps, offsets, group, levels, middles, index, errors,
+    START, R, K, GROUPS,
+    COUNT: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """GPTQ's columns START … START + BLOCK: each in turn is rounded, and its error moves the targets of those after it.
 
     matrix [K, K] is transposed: row j is what column j does to all others. COUNT: levels. errors: float32 [R, BLOCK].

@@ -10,6 +10,21 @@ import triton.language as tl
 
 
 @triton.jit
+def share_of(STEPS, SPLIT: tl.constexpr):
+    """Of the steps along a row, where those of this program (its second number of SPLIT) begin and end."""
+    share = tl.cdiv(STEPS, SPLIT)
+    first = tl.program_id(1) * share
+    return first, tl.minimum(first + share, STEPS)
+
+
+@triton.jit
+def _own_rows(N, WORDS: tl.constexpr, ROWS: tl.constexpr):
+    """Rows of this program, whether they exist, and where their words are in a tile."""
+    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    return n, n < N, n[:, None] * WORDS + tl.arange(0, WORDS)[None, :]
+
+
+@triton.jit
 def _group_of(tile, SLOT, TILE: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr):
     """The group that a slot's columns are in; 0 where a row is one group."""
     g = tile * 0
@@ -35,46 +50,18 @@ def _scale_rows(n, SCALE_ROWS: tl.constexpr):
 
 @triton.jit
 def vector_product(
-    x,
-    low,
-    high,
-    scales,
-    third,
-    table,
-    order,
-    out,
-    N,
-    K,
-    TILES,
-    STRIDE,
-    TENSOR,
-    LEVELS: tl.constexpr,
-    SCALES: tl.constexpr,
-    BITS: tl.constexpr,
-    HIGH: tl.constexpr,
-    MIDDLE: tl.constexpr,
-    GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    WORDS: tl.constexpr,
-    SCALE_ROWS: tl.constexpr,
-    OFFSET: tl.constexpr,
-    ORDERED: tl.constexpr,
-    EVEN: tl.constexpr,
-    BATCH: tl.constexpr,
-    ROWS: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
+    x, low, high, scales, third, table, order, out,
+    N, K, TILES, STRIDE, TENSOR,
+    LEVELS: tl.constexpr, SCALES: tl.constexpr, BITS: tl.constexpr, HIGH: tl.constexpr, MIDDLE: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, WORDS: tl.constexpr, SCALE_ROWS: tl.constexpr, OFFSET: tl.constexpr,
+    ORDERED: tl.constexpr, EVEN: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
     """x [BATCH, K], one to four tokens → out [SPLIT, BATCH, N], each program's share of the tiles."""
     SLOTS: tl.constexpr = 32 // BITS
     TILE: tl.constexpr = SLOTS * WORDS
-    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    n, inside, place = _own_rows(N, WORDS, ROWS)
     word = tl.arange(0, WORDS)
-    inside = n < N
-    part = tl.program_id(1)
-    share = tl.cdiv(TILES, SPLIT)
-    first = part * share
-    last = tl.minimum(first + share, TILES)
-    place = n[:, None] * WORDS + word[None, :]
+    first, last = share_of(TILES, SPLIT)
     low += first.to(tl.int64) * N * WORDS
     high += first.to(tl.int64) * N * WORDS
     scale_n = _scale_rows(n, SCALE_ROWS)
@@ -121,7 +108,7 @@ def vector_product(
             if BATCH > 3:
                 x3 = tl.load(x + 3 * K + k, mask=here, other=0).to(tl.float32)
                 sum3 += w * x3[None, :]
-    out += part * BATCH * N + n
+    out += tl.program_id(1) * BATCH * N + n
     tl.store(out, tl.sum(sum0, 1), mask=inside)
     if BATCH > 1:
         tl.store(out + N, tl.sum(sum1, 1), mask=inside)
@@ -133,35 +120,14 @@ def vector_product(
 
 @triton.jit
 def _span_product(
-    x,
-    words,
-    further,
-    scales,
-    third,
-    table,
-    order,
-    tile,
-    span,
+    x, words, further, scales, third, table, order, tile, span,
     FIRST: tl.constexpr,
-    m,
-    scale_n,
-    inside,
-    M,
-    K,
-    STRIDE,
-    TENSOR,
-    LEVELS: tl.constexpr,
-    SCALES: tl.constexpr,
-    BITS: tl.constexpr,
-    HIGH: tl.constexpr,
-    MIDDLE: tl.constexpr,
-    GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    WORDS: tl.constexpr,
-    OFFSET: tl.constexpr,
-    ORDERED: tl.constexpr,
+    m, scale_n, inside,
+    M, K, STRIDE, TENSOR,
+    LEVELS: tl.constexpr, SCALES: tl.constexpr, BITS: tl.constexpr, HIGH: tl.constexpr, MIDDLE: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, WORDS: tl.constexpr, OFFSET: tl.constexpr, ORDERED: tl.constexpr,
     EVEN: tl.constexpr,
-):
+):  # fmt: skip
     """float32 [rows, tokens] of the slots that share a scale; their codes are from slot FIRST of the words on.
 
     The scale comes after their sum, in float32; an offset times the sum of their x is added.
@@ -193,38 +159,13 @@ def _span_product(
 
 @triton.jit
 def tile_product(
-    x,
-    low,
-    high,
-    scales,
-    third,
-    table,
-    order,
-    out,
-    M,
-    N,
-    K,
-    TILES,
-    STRIDE,
-    TENSOR,
-    LEVELS: tl.constexpr,
-    SCALES: tl.constexpr,
-    BITS: tl.constexpr,
-    HIGH: tl.constexpr,
-    MIDDLE: tl.constexpr,
-    GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    WORDS: tl.constexpr,
-    SCALE_ROWS: tl.constexpr,
-    OFFSET: tl.constexpr,
-    ORDERED: tl.constexpr,
-    EVEN: tl.constexpr,
-    BATCH: tl.constexpr,
-    ROWS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    STAGES: tl.constexpr,
-    UNROLLED: tl.constexpr,
-):
+    x, low, high, scales, third, table, order, out,
+    M, N, K, TILES, STRIDE, TENSOR,
+    LEVELS: tl.constexpr, SCALES: tl.constexpr, BITS: tl.constexpr, HIGH: tl.constexpr, MIDDLE: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, WORDS: tl.constexpr, SCALE_ROWS: tl.constexpr, OFFSET: tl.constexpr,
+    ORDERED: tl.constexpr, EVEN: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+    STAGES: tl.constexpr, UNROLLED: tl.constexpr,
+):  # fmt: skip
     """x [M, K], BATCH tokens a program → out [SPLIT, M, N]. Levels, exact in 16 bits, meet tokens in tensor cores.
 
     UNROLLED: all slots of a tile at once, for cards whose loads go to shared memory by themselves.
@@ -232,15 +173,9 @@ def tile_product(
     SLOTS: tl.constexpr = 32 // BITS
     SPANS: tl.constexpr = SLOTS * WORDS // SPAN
     CODES: tl.constexpr = SPAN // WORDS
-    n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    n, inside, place = _own_rows(N, WORDS, ROWS)
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
-    word = tl.arange(0, WORDS)
-    inside = n < N
-    part = tl.program_id(1)
-    share = tl.cdiv(TILES, SPLIT)
-    first = part * share
-    last = tl.minimum(first + share, TILES)
-    place = n[:, None] * WORDS + word[None, :]
+    first, last = share_of(TILES, SPLIT)
     low += first.to(tl.int64) * N * WORDS
     high += first.to(tl.int64) * N * WORDS
     scale_n = _scale_rows(n, SCALE_ROWS)
@@ -267,7 +202,7 @@ def tile_product(
                 )
         low += N * WORDS
         high += N * WORDS
-    out += part * M * N
+    out += tl.program_id(1) * M * N
     tl.store(out + m[None, :] * N + n[:, None], total, mask=(m[None, :] < M) & inside[:, None])
 
 
@@ -283,28 +218,12 @@ def add_parts(parts, out, COUNT, SPLIT: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def dequantize(
-    low,
-    high,
-    scales,
-    third,
-    table,
-    out,
-    N,
-    K,
-    STRIDE,
-    TENSOR,
-    LEVELS: tl.constexpr,
-    SCALES: tl.constexpr,
-    BITS: tl.constexpr,
-    HIGH: tl.constexpr,
-    MIDDLE: tl.constexpr,
-    GROUP: tl.constexpr,
-    SPAN: tl.constexpr,
-    WORDS: tl.constexpr,
-    SCALE_ROWS: tl.constexpr,
-    OFFSET: tl.constexpr,
+    low, high, scales, third, table, out,
+    N, K, STRIDE, TENSOR,
+    LEVELS: tl.constexpr, SCALES: tl.constexpr, BITS: tl.constexpr, HIGH: tl.constexpr, MIDDLE: tl.constexpr,
+    GROUP: tl.constexpr, SPAN: tl.constexpr, WORDS: tl.constexpr, SCALE_ROWS: tl.constexpr, OFFSET: tl.constexpr,
     ROWS: tl.constexpr,
-):
+):  # fmt: skip
     """Weights → out [N, K] in stored order, one tile of ROWS rows a program."""
     SLOTS: tl.constexpr = 32 // BITS
     TILE: tl.constexpr = SLOTS * WORDS

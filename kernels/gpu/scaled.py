@@ -8,6 +8,7 @@ is made: 'int8' and 'fp8' by matrix instructions on the codes; 'scaled' by those
 import triton
 import triton.language as tl
 
+from kernels.gpu.matmul import share_of
 from kernels.gpu.rounding import e4m3_value, power_value
 
 
@@ -67,35 +68,12 @@ def _final(total, x_scales, w_scales, m, n, M, N, X_GROUPS, TENSOR, GROUP: tl.co
 
 @triton.jit
 def scaled_tile_product(
-    x,
-    x_scales,
-    w,
-    w_scales,
-    floats,
-    flags,
-    blocks,
-    out,
-    M,
-    N,
-    K,
-    BYTES,
-    X_GROUPS,
-    W_GROUPS,
-    FLOATS_STRIDE,
-    TENSOR,
-    HOW: tl.constexpr,
-    FORMAT: tl.constexpr,
-    SCALE: tl.constexpr,
-    GROUP: tl.constexpr,
-    W_ROWS: tl.constexpr,
-    OUTLIERS: tl.constexpr,
-    FLOAT8: tl.constexpr,
-    MIDDLE: tl.constexpr,
-    BATCH: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
+    x, x_scales, w, w_scales, floats, flags, blocks, out,
+    M, N, K, BYTES, X_GROUPS, W_GROUPS, FLOATS_STRIDE, TENSOR,
+    HOW: tl.constexpr, FORMAT: tl.constexpr, SCALE: tl.constexpr, GROUP: tl.constexpr, W_ROWS: tl.constexpr,
+    OUTLIERS: tl.constexpr, FLOAT8: tl.constexpr, MIDDLE: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
     """x [M, BYTES] · w [N, BYTES]ᵀ → out [SPLIT, M, N]; BLOCK bytes a step. Groups are of GROUP columns (0: rows).
 
     W_ROWS: rows that share a group's scale. FLOAT8: the type of the card's 8-bit floats; MIDDLE: of upcast codes.
@@ -107,15 +85,12 @@ def scaled_tile_product(
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
     byte = tl.arange(0, BLOCK)
     n_in, m_in = n < N, m < M
-    part = tl.program_id(1)
-    steps = tl.cdiv(BYTES, BLOCK)
-    share = tl.cdiv(steps, SPLIT)
-    first = part * share
+    first, last = share_of(tl.cdiv(BYTES, BLOCK), SPLIT)
     w_rows = w + n.to(tl.int64)[:, None] * BYTES + byte[None, :]
     x_rows = x + m.to(tl.int64)[:, None] * BYTES + byte[None, :]
     total = tl.zeros((ROWS, BATCH), tl.int32 if HOW == "int8" else tl.float32)
     apart = tl.zeros((ROWS, BATCH), tl.float32)
-    for step in tl.range(first, tl.minimum(first + share, steps)):
+    for step in tl.range(first, last):
         there = byte[None, :] < BYTES - step * BLOCK
         a = tl.load(w_rows + step * BLOCK, mask=n_in[:, None] & there, other=0)
         b = tl.load(x_rows + step * BLOCK, mask=m_in[:, None] & there, other=0)
@@ -156,39 +131,18 @@ def scaled_tile_product(
     total = _final(total, x_scales, w_scales, m, n, M, N, X_GROUPS, TENSOR, GROUP)
     if OUTLIERS:
         total += apart * tl.load(w_scales + n, mask=n_in, other=0)[:, None]
-    out += part.to(tl.int64) * M * N
+    out += tl.program_id(1).to(tl.int64) * M * N
     place = out + m.to(tl.int64)[None, :] * N + n[:, None]
     tl.store(place, total.to(out.dtype.element_ty), mask=m_in[None, :] & n_in[:, None])
 
 
 @triton.jit
 def scaled_vector_product(
-    x,
-    x_scales,
-    w,
-    w_scales,
-    floats,
-    flags,
-    blocks,
-    out,
-    M,
-    N,
-    K,
-    BYTES,
-    X_GROUPS,
-    W_GROUPS,
-    FLOATS_STRIDE,
-    TENSOR,
-    FORMAT: tl.constexpr,
-    SCALE: tl.constexpr,
-    GROUP: tl.constexpr,
-    W_ROWS: tl.constexpr,
-    OUTLIERS: tl.constexpr,
-    BATCH: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SPLIT: tl.constexpr,
-):
+    x, x_scales, w, w_scales, floats, flags, blocks, out,
+    M, N, K, BYTES, X_GROUPS, W_GROUPS, FLOATS_STRIDE, TENSOR,
+    FORMAT: tl.constexpr, SCALE: tl.constexpr, GROUP: tl.constexpr, W_ROWS: tl.constexpr, OUTLIERS: tl.constexpr,
+    BATCH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, SPLIT: tl.constexpr,
+):  # fmt: skip
     """As `scaled_tile_product` without matrix instructions; BATCH, one to four tokens a program, is a power of two."""
     HALVES: tl.constexpr = 2 if FORMAT == "e2m1" else 1
     COUNT: tl.constexpr = BLOCK * HALVES // GROUP if GROUP > 0 else 1
@@ -196,15 +150,12 @@ def scaled_vector_product(
     m = tl.program_id(2) * BATCH + tl.arange(0, BATCH)
     byte = tl.arange(0, BLOCK)
     n_in, m_in = n < N, m < M
-    part = tl.program_id(1)
-    steps = tl.cdiv(BYTES, BLOCK)
-    share = tl.cdiv(steps, SPLIT)
-    first = part * share
+    first, last = share_of(tl.cdiv(BYTES, BLOCK), SPLIT)
     w_rows = w + n.to(tl.int64)[:, None] * BYTES + byte[None, :]
     x_rows = x + m.to(tl.int64)[:, None] * BYTES + byte[None, :]
     sums = tl.zeros((BATCH, ROWS, BLOCK), tl.int32 if FORMAT == "int8" else tl.float32)
     apart = tl.zeros((BATCH, ROWS), tl.float32)
-    for step in tl.range(first, tl.minimum(first + share, steps)):
+    for step in tl.range(first, last):
         there = byte[None, :] < BYTES - step * BLOCK
         a = tl.load(w_rows + step * BLOCK, mask=n_in[:, None] & there, other=0)
         b = tl.load(x_rows + step * BLOCK, mask=m_in[:, None] & there, other=0)
@@ -231,6 +182,6 @@ def scaled_vector_product(
     total = _final(total, x_scales, w_scales, m, n, M, N, X_GROUPS, TENSOR, GROUP)
     if OUTLIERS:
         total += tl.trans(apart) * tl.load(w_scales + n, mask=n_in, other=0)[:, None]
-    out += part.to(tl.int64) * M * N
+    out += tl.program_id(1).to(tl.int64) * M * N
     place = out + m.to(tl.int64)[None, :] * N + n[:, None]
     tl.store(place, total.to(out.dtype.element_ty), mask=m_in[None, :] & n_in[:, None])
