@@ -63,13 +63,16 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
 def budget(args: argparse.Namespace, token: CancelToken) -> int:
     from core.budget.recipes import best, check_budget, curve
     from core.checkpoint import open_checkpoint
+    from core.output import check_file
 
     wish = _wish(args)
     if sum(x is not None for x in (args.size, args.device, args.memory)) > 1:
         raise UserError("Several budgets are given.", "Give one of --size, --device and --memory.")
-    if args.output is not None:
-        _check_output(args.output, args.overwrite)
+    if args.output is not None and not args.output.absolute().parent.is_dir():
+        raise UserError(f"{args.output} can not be written.", "Choose another place.")
     with open_checkpoint(args.source) as checkpoint:
+        if args.output is not None:
+            check_file(args.output, args.overwrite, [checkpoint])
         limit = _limit(args, checkpoint)
         if limit is None and not args.curve:
             raise UserError("No budget is given.", "Add --size 4GB, --device with a name, or --curve to see all sizes.")
@@ -224,14 +227,6 @@ def _data(found: Sensitivities, limit: int | None, chosen: Point | None, points:
         formats = {t: form for u, form in zip(found.units, chosen.formats, strict=True) for t in u.tensors}
         data["chosen"] = {**words(chosen), "formats": formats, "recipe": json.loads(chosen.recipe.to_json())}
     return data
-
-
-def _check_output(path: Path, overwrite: bool) -> None:
-    """Before minutes of work."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UserError(f"{path} can not be written.", "Choose another place.")
-    if path.exists() and not overwrite:
-        raise UserError(f"{path} exists already.", "Choose another name, or add --overwrite.")
 
 
 def _write(path: Path, text: str) -> None:

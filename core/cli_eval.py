@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from core.errors import UserError
 from core.progress import CancelToken
@@ -150,18 +149,13 @@ def _drive(
 
 def _check_report(path: Path, overwrite: bool, *checkpoints: Checkpoint) -> None:
     """Before minutes of work."""
+    from core.output import check_file
+
     if path.suffix.lower() not in _REPORTS:
         raise UserError(f"A report is not written as '{path.suffix}'.", "Name it .html, .md or .json.")
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+    if not path.absolute().parent.is_dir():
         raise UserError(f"{path.name or path} can not be written.", "Choose another place.")
-    if not path.exists():
-        return
-    for checkpoint in checkpoints:
-        files: list[Any] = [*checkpoint.files, *checkpoint.side_files]
-        if any(f.exists() and path.samefile(f) for f in files):
-            raise UserError(f"{path} belongs to the model.", "Choose another name.")
-    if not overwrite:
-        raise UserError(f"{path} exists already.", "Choose another name, or add --overwrite.")
+    check_file(path, overwrite, checkpoints)
 
 
 def _write(path: Path, evaluation: Evaluation, verdict: Verdict) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from core.errors import UserError
 from core.progress import CancelToken
 
 if TYPE_CHECKING:
@@ -36,10 +35,10 @@ def imatrix(args: argparse.Namespace, token: CancelToken) -> int:
     from core.methods.choice import Calibrated, DataMethod
     from core.methods.forecast import check_can_calibrate
     from core.methods.importance import importance_of
+    from core.output import check_file
 
-    if args.output.exists() and not args.overwrite:
-        raise UserError(f"{args.output} exists already.", "Choose another name, or add --overwrite.")
     with open_checkpoint(args.path) as checkpoint:
+        check_file(args.output, args.overwrite, [checkpoint])
         calibrated = Calibrated(DataMethod.IMPORTANCE, text=text_of(args))
         check_can_calibrate(checkpoint, calibrated)
         found = _measured(importance_of(checkpoint, calibrated, token), quiet=args.json)

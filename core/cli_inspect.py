@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
@@ -138,18 +137,11 @@ def _read(path: Path) -> str:
 
 def _check_output(output: Path, overwrite: bool, checkpoint: Checkpoint, other: Checkpoint | None) -> None:
     """Before minutes of work."""
-    if output.is_dir() or not os.access(output.absolute().parent, os.W_OK):
+    from core.output import check_file
+
+    if not output.absolute().parent.is_dir():
         raise UserError(f"{output.name or output} can not be written.", "Choose another place with -o.")
-    if not output.exists():
-        return
-    for source in (checkpoint, other):
-        if source is None:
-            continue
-        inside = source.path.is_dir() and source.path.resolve() in output.resolve().parents
-        if inside or any(f.exists() and output.samefile(f) for f in source.files):
-            raise UserError(f"{output} belongs to the model.", "Choose another name with -o.")
-    if not overwrite:
-        raise UserError(f"{output} exists already.", "Choose another name with -o, or add --overwrite.")
+    check_file(output, overwrite, [c for c in (checkpoint, other) if c is not None], " with -o")
 
 
 def _write(output: Path, text: str) -> None:

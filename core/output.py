@@ -7,7 +7,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +89,23 @@ def _check_source(output: Path, checkpoint: Checkpoint, layout: Layout) -> None:
             raise same
         if output.exists() and file.exists() and output.samefile(file):
             raise same
+
+
+def check_file(path: Path, overwrite: bool, checkpoints: Iterable[Checkpoint], hint: str = "") -> None:
+    """Refuse, before minutes of work, a report or another small file that can not be written, that is there already, or
+    that is a part of one of the models. hint: which option names it."""
+    place = next((p for p in path.absolute().parents if p.exists()), path.parent)
+    if path.is_dir() or not place.is_dir() or not os.access(place, os.W_OK):
+        raise UserError(f"{path.name or path} can not be written.", f"Choose another place{hint}.")
+    if not path.exists():
+        return
+    for checkpoint in checkpoints:
+        inside = checkpoint.path.is_dir() and checkpoint.path.resolve() in path.resolve().parents
+        files = [checkpoint.path, *checkpoint.files, *checkpoint.side_files]
+        if inside or any(f.exists() and path.samefile(f) for f in files):
+            raise UserError(f"{path} belongs to the model.", f"Choose another name{hint}.")
+    if not overwrite:
+        raise UserError(f"{path} exists already.", f"Choose another name{hint}, or add --overwrite.")
 
 
 def check_leftovers(output: Path) -> None:

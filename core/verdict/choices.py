@@ -88,7 +88,7 @@ def read_tasks(path: Path, text: Text) -> tuple[Item, ...]:
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        lines = data.decode().splitlines()
+        lines = data.decode("utf-8-sig").split("\n")  # other separators may stand in a text
     except OSError as e:
         raise UserError(f"{path.name} can not be read ({e.strerror or e}).", "Check the name of the file.") from e
     except UnicodeDecodeError as e:

@@ -99,6 +99,7 @@ class _Questions:
     needles: tuple[tuple[int, float, Item], ...]
     prompts: tuple[str, ...]
     capacity: int
+    warning: str = ""
 
     @property
     def any(self) -> bool:
@@ -197,7 +198,7 @@ def evaluating(
         seconds=time.perf_counter() - begin,
         reused=reused,
         kept=kept is not None,
-        warnings=tuple(filter(None, (windows.warning,))),
+        warnings=tuple(filter(None, (windows.warning, questions.warning))),
     )
 
 
@@ -277,7 +278,9 @@ def _questions(tokenizer: Text, text: str, settings: EvalSettings, context: int)
             f"A task or prompt takes {format_count(need)} tokens, but the context is {format_count(context)}.",
             "Shorten it, or leave it out.",
         )
-    return _Questions(tasks, needles, settings.prompts, need)
+    left = [n for n in settings.needle if n > context]
+    warning = f"Numbers are not hidden in texts of {max(left):,} tokens: the context is {context:,}." if left else ""
+    return _Questions(tasks, needles, settings.prompts, need, warning)
 
 
 def _load(job: _Job, stack: ExitStack, checkpoint: Checkpoint, capacity: int) -> Steps[LoadedModel]:

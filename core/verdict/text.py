@@ -52,10 +52,10 @@ def read_evaluation_text(settings: EvalText) -> str:
             f"{path.name or path} can not be read ({e.strerror or e}).", "Check the name of the file."
         ) from e
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as e:
         if len(data) == MAX_BYTES and e.start > MAX_BYTES - 4:  # cut inside of a letter
-            return data[: e.start].decode()
+            return data[: e.start].decode("utf-8-sig")
         raise UserError(f"{path.name} is no text in UTF-8.", "Save it as UTF-8.") from e
 
 

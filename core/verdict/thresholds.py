@@ -90,7 +90,7 @@ def find_thresholds(name: str) -> Thresholds:
     try:
         if path.stat().st_size > MAX_FILE:
             raise ValueError
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as e:
         raise UserError(f"{path.name} can not be read ({e.strerror or e}).", "Check the name of the file.") from e
     except (ValueError, RecursionError) as e:

@@ -326,7 +326,13 @@ def test_a_report_does_not_replace_anything_unasked(
     old.write_text("old")
     assert main([*words, str(old)]) == 1
     assert "exists already" in capsys.readouterr().err
-    readme = models / "source" / "README.md"
-    assert main([*words, str(readme), "--overwrite"]) == 1
-    assert "belongs to the model" in capsys.readouterr().err
-    assert readme.read_text(encoding="utf-8").startswith("A made-up")
+    for name in ("README.md", "config.json"):
+        part = models / "source" / name
+        before = part.read_bytes()
+        report = (tmp_path / name).with_suffix(".json") if name == "config.json" else part
+        if report != part:
+            report.symlink_to(part)
+        for other in (part, report):
+            assert main([*words, str(other), "--overwrite"]) == 1
+            assert "belongs to the model" in capsys.readouterr().err
+        assert part.read_bytes() == before
