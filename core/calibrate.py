@@ -25,11 +25,12 @@ class CalibrationProgress:
 
 
 def calibrate(
-    checkpoint: Checkpoint, tensors: Sequence[TensorPlan], token: CancelToken
+    checkpoint: Checkpoint, tensors: Sequence[TensorPlan], token: CancelToken, use_cache: bool = True
 ) -> Generator[CalibrationProgress, None, dict[str, float]]:
     """The largest |activation| of each planned tensor that `needs_input`, by its name.
 
-    Measured once for a checkpoint and kept on the disk. Raises UserError for a model that can not be run, or a tensor
+    Measured once for a checkpoint and kept on the disk, unless `use_cache` is False, as it has to be for one whose
+    weights are not those of its files. Raises UserError for a model that can not be run, or a tensor
     that no token meets; Cancelled.
     """
     wanted = [t for t in tensors if t.needs_input]
@@ -40,7 +41,7 @@ def calibrate(
 
     found: list[ActivationLayer] = []
     cache: tuple[tuple[float, float], ...] = ()
-    job = measure_activations(checkpoint, token=token)
+    job = measure_activations(checkpoint, token=token, use_cache=use_cache)
     while True:
         try:
             step = next(job)

@@ -130,7 +130,8 @@ def run(
         clock.skip(plan, done)
         files = OutputFiles(output, plan.layout, keep=bool(done))
         prepared = yield from _prepare(plan, checkpoint, data, output, token, clock, bool(resume))
-        inputs = yield from _calibrate(plan, checkpoint, done, token, clock)
+        kept = prepared.reference is checkpoint  # transforms change what comes into the weights, too
+        inputs = yield from _calibrate(plan, prepared.reference, done, token, clock, kept)
         entries, checked = yield from _write(plan, prepared, files, journal, done, token, clock, threads, inputs)
         files.sync()
         yield from _verify(plan, files, journal, entries, checked, token, clock, threads)
@@ -248,12 +249,12 @@ def _prepare(
 
 
 def _calibrate(
-    plan: Plan, checkpoint: Checkpoint, done: list[Entry], token: CancelToken, clock: _Clock
+    plan: Plan, checkpoint: Checkpoint, done: list[Entry], token: CancelToken, clock: _Clock, use_cache: bool
 ) -> Generator[Progress, None, dict[str, float]]:
     """What the tensors that are left need to know of their activations."""
     written = {e.tensor for e in done}
     left = [t for i, t in enumerate(plan.tensors) if i not in written]
-    job = calibrate(checkpoint, left, token)
+    job = calibrate(checkpoint, left, token, use_cache)
     before = 0.0
     while True:
         try:

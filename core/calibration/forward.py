@@ -34,6 +34,7 @@ from kernels.program import ActMul, Add, Attention, Embed, Experts, Linear, Norm
 
 _PIECE_VALUES = 2 << 20  # float32 values of a step's widest buffer that a thread computes at a time
 _BLOCK = 4 << 20  # weights that are read at a time
+MOST = 1e15  # |x| of an input: the sum of many squares stays below float32's 3e38
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class BlockForward:
         else:
             rows = table[tokens]
         scale = next(s.scale for s in self._program.steps if isinstance(s, Embed))
+        _check("token_embd.weight", rows)
         self.hidden = torch.from_numpy(np.ascontiguousarray(rows[places] * np.float32(scale)))
         self.full = self.hidden.clone() if follow_full else None
 
@@ -180,7 +182,7 @@ class BlockForward:
         gain = norm.gain if gain is None else gain
         for piece in self.hidden.split(self.ids.shape[1]):
             self._token.check()
-            yield _norm(piece, gain, norm.eps, 1).numpy()
+            yield _checked("output.weight", _norm(piece, gain, norm.eps, 1).numpy())
 
     def steps(self, layer: int) -> BlockSteps:
         """A block as a differentiable function of its weights."""
@@ -212,6 +214,7 @@ class BlockForward:
             if slot.is_vector:
                 values = slot.stored.values(0, 1).reshape(-1)[slot.start : slot.stop] + np.float32(slot.add)
                 found.vectors[slot.name] = np.ascontiguousarray(values, np.float32)
+                _check(slot.stored.name, values)
                 continue
             step = max(1, _BLOCK // slot.shape[1])
             out = np.empty(slot.shape, np.float32)
@@ -219,11 +222,7 @@ class BlockForward:
                 self._token.check()
                 stop = min(at + step, slot.shape[0])
                 out[at:stop] = slot.stored.values(slot.start + at, slot.start + stop).reshape(stop - at, -1)
-            if not np.isfinite(out).all():
-                raise UserError(
-                    f"'{slot.stored.name}' holds NaN or infinite values, so the model can not be run.",
-                    "The checkpoint is damaged: get it again.",
-                )
+            _check(slot.stored.name, out)
             found.matrices[slot.name] = out
         return found
 
@@ -239,7 +238,7 @@ class BlockForward:
             def read() -> Iterator[np.ndarray]:
                 for piece in held.split(self._chunk(held.shape[1])):
                     self._token.check()
-                    yield piece.numpy()
+                    yield _checked(names[0] if names else "", piece.numpy())
 
             return read
 
@@ -353,7 +352,26 @@ def _one_thread() -> Iterator[None]:
 
 
 def _rows_of(x: torch.Tensor, names: tuple[str, ...]) -> Product:
-    return Product(names, x.shape[1], len(x), lambda: iter([x.numpy()] if len(x) else []))
+    return Product(names, x.shape[1], len(x), lambda: iter([_checked(names[0], x.numpy())] if len(x) else []))
+
+
+def _check(name: str, values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise UserError(
+            f"'{name}' holds NaN or infinite values, so the model can not be run.",
+            "The checkpoint is damaged: get it again.",
+        )
+
+
+def _checked(name: str, x: np.ndarray) -> np.ndarray:
+    """What comes into a weight, as a visitor sees it: sums of its squares are numbers. Raises UserError."""
+    if x.size and not max(float(x.max()), -float(x.min())) <= MOST:
+        where = f"What comes into '{name}'" if name else "What comes into the experts"
+        raise UserError(
+            f"{where} in the calibration holds NaN, infinite or far too large values.",
+            "Test the model as it is first: it may be damaged, or its activations may be too large for bfloat16.",
+        )
+    return x
 
 
 def _packed(values: np.ndarray, exact: bool) -> Matrix:

@@ -46,6 +46,11 @@ class Checkpoint(ABC):
         return self
 
     @property
+    def changed(self) -> bool:
+        """Whether it shows other values than those of the files: then only the view itself has them."""
+        return False
+
+    @property
     def metadata(self) -> Mapping[str, Any]:
         """GGUF keys and values (arrays are read when asked for); {} for other containers."""
         return {}

@@ -118,6 +118,10 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
         return self._stored.stored
 
     @property
+    def changed(self) -> bool:
+        return bool(self._changed or self._solved)
+
+    @property
     def unsolved(self) -> CalibratedCheckpoint:
         """The same before any codes were chosen: what errors are measured against."""
         names = {t.name for t in self._stored.tensors}

@@ -158,7 +158,8 @@ def stored_weights(checkpoint: Checkpoint) -> tuple[list[Stored], list[TensorInf
     """Every weight of the checkpoint, and the tensors that are stored in no known way."""
     if checkpoint.packed_problem:
         raise checkpoint.packed_problem
-    left = {t.name: t for t in checkpoint.stored.tensors if not _UNUSED.search(t.name)}
+    base = checkpoint if checkpoint.changed else checkpoint.stored
+    left = {t.name: t for t in base.tensors if not (t.packed or _UNUSED.search(t.name))}
     shown = {t.name: t for t in checkpoint.tensors if not t.packed}
     apart = {name: t for name, t in shown.items() if name not in left and not _UNUSED.search(name)}
     if apart:  # matrices that the file keeps in one tensor, seen one by one
@@ -166,7 +167,7 @@ def stored_weights(checkpoint: Checkpoint) -> tuple[list[Stored], list[TensorInf
         left = {n: t for n, t in left.items() if n in shown or (t.file, t.offset) not in places} | apart
     found: list[Stored] = []
     for storage in (lambda _stored, _left: packed_weights(checkpoint), *STORAGES):
-        claimed = storage(checkpoint.stored, left)
+        claimed = storage(base, left)
         found += claimed
         for stored in claimed:
             for source in stored.sources:

@@ -128,7 +128,7 @@ def test_experts_share_their_range(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     def without(chosen):  # the inputs of these experts: none
         def measure(*args, **options):
-            found = yield from real(*args, use_cache=False, text="A few words.", **options)
+            found = yield from real(*args, **{**options, "use_cache": False, "text": "A few words."})
             none = np.zeros(1, np.float32)
             layers = [replace(a, tokens=0, max=none) if chosen(a) else a for a in found.layers]
             return replace(found, layers=tuple(layers))
