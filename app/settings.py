@@ -7,7 +7,6 @@ from pathlib import Path
 from PySide6.QtCore import QByteArray, QSettings, QStandardPaths
 
 from app.theme import MODES
-from core.hub.access import models_folder
 
 RECENT_LIMIT = 10
 
@@ -53,6 +52,8 @@ class Settings:
     @property
     def models_folder(self) -> Path:
         """Where downloaded models go."""
+        from core.hub.access import models_folder
+
         chosen = str(self._store.value("folders/models", "") or "")
         return Path(chosen) if chosen else models_folder()
 

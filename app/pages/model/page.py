@@ -25,7 +25,6 @@ from app.session import Session
 from app.theme import PAGE_MARGIN, ROW_HEIGHT, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import PrimaryButton, button
 from app.widgets.text import ElidedLabel, explain
-from core.hub.reference import Reference
 from core.units import format_decimal, format_percent
 
 if TYPE_CHECKING:
@@ -149,6 +148,8 @@ class ModelPage(Page):
         if isinstance(begun, str):
             self.get.look_up(begun)
         else:
+            from core.hub.reference import Reference
+
             self.get.go_on(Reference(begun.repository, begun.revision, begun.file))
 
     def _leave(self) -> None:
