@@ -387,11 +387,14 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"{', '.join(kinds)} instead, because rows of "
             f"{', '.join(format_count(w) for w in widths[:3])} values do not divide into this format's blocks."
         )
-    measured = sum(t.needs_input for t in plan.tensors)
-    if measured:
+    wanting = [t for t in plan.tensors if t.needs_input]
+    measured = sum(not (t.format is not None and t.format.derived) for t in wanting)
+    if wanting:
+        what = f"Scales of the activations of {measured} tensors" if measured else "The ranges of keys and values"
+        rest = "; dynamic formats need none." if measured else "."
         out.append(
-            f"Scales of the activations of {measured} tensors are measured first, on a text that comes with Bitsmith, "
-            f"in about {calibration_seconds(plan.tensors):.0f} s; dynamic formats need none."
+            f"{what} are measured first, on a text that comes with Bitsmith, "
+            f"in about {calibration_seconds(plan.tensors):.0f} s{rest}"
         )
     if any(t.rounding for t in plan.tensors):
         out.append(

@@ -11,6 +11,7 @@ from tiny_models import write_llama
 from window_help import LONG, click, controls, longest_block, open_recipe
 
 from app.devices import DeviceChoice
+from app.pages.recipe import by_size
 from app.pages.recipe.by_size import BySizePanel
 from core.calibration.settings import CalibrationText
 from core.methods.choice import Calibrated, DataMethod
@@ -223,3 +224,19 @@ def test_nothing_stands_still_and_nothing_is_cut(page, window, qtbot) -> None:  
         return store.current.recipe == last and plan is not None and plan.recipe == last and not jobs.jobs()
 
     assert longest_block(lambda: [panel.slider.setValue(n) for n in (9, 8, 7, 6, 5)], over) < FRAME
+
+
+def test_a_step_says_how_long_it_will_still_take(qtbot, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    from core.budget.sensitivity import SensitivityProgress
+
+    panel, now = BySizePanel(), [100.0]
+    qtbot.addWidget(panel)
+    monkeypatch.setattr(by_size.time, "monotonic", lambda: now[0])
+    panel.show_running()
+    panel.show_running(SensitivityProgress("importance", 1, 30))
+    assert panel.step.text() == "Step 1 of 2, importance: 1 of 30 blocks"
+    now[0] += 20.0
+    panel.show_running(SensitivityProgress("importance", 11, 30))
+    assert panel.step.text().endswith("11 of 30 blocks · about 38 s left of this step")
+    panel.show_running(SensitivityProgress("sensitivity", 0, 30))
+    assert panel.step.text() == "Step 2 of 2, sensitivity: 0 of 30 blocks", "each step has a pace of its own"

@@ -39,6 +39,7 @@ def test_the_switch_puts_scales_into_the_plan_and_halves_the_cache(window, qtbot
     before = estimate_for(store.current)
     switch.click()
     qtbot.waitUntil(lambda: store.current.plan is not None and store.current.plan.recipe.cache == "fp8", timeout=LONG)
+    assert any(w.startswith("The ranges of keys and values are measured") for w in store.current.plan.warnings)
     names = {t.name for t in store.current.plan.tensors}
     assert "model.layers.0.self_attn.k_scale" in names
     after = estimate_for(store.current)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ CAVEAT = (
     "KL is predicted from {tokens} tokens: it ranks mixes, but comes out too low in absolute terms. The verdict on the "
     "Test page measures it."
 )
+SURE = 3.0  # seconds after which the time left is told
 STEPS = {"importance": "Step 1 of 2, importance", "sensitivity": "Step 2 of 2, sensitivity"}
 
 
@@ -47,6 +49,7 @@ class BySizePanel(QWidget):
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
+        self._phase, self._first, self._since = "", 0, 0.0  # of the running step: its name, blocks at its start, time
         self._curve: SizeCurve | None = None
         self._recipe: Recipe | None = None
         self._before: Recipe | None = None  # in force before a point was chosen
@@ -154,13 +157,21 @@ class BySizePanel(QWidget):
         self._show_part(self._running)
         if step is None:
             self.error.hide()
+            self._phase = ""
             self.bar.setRange(0, 0)
             self.step.setText("Loading the model…")
             return
         self.bar.setRange(0, max(1, step.total))
         self.bar.setValue(step.done)
         done, total = units.format_count(step.done), units.format_count(step.total)
-        self.step.setText(f"{STEPS.get(step.phase, step.phase)}: {done} of {total} blocks")
+        now = time.monotonic()
+        if step.phase != self._phase:
+            self._phase, self._first, self._since = step.phase, step.done, now
+        words = [f"{STEPS.get(step.phase, step.phase)}: {done} of {total} blocks"]
+        elapsed, advanced = now - self._since, step.done - self._first
+        if elapsed > SURE and advanced:
+            words.append(f"{about(elapsed / advanced * (step.total - step.done))} left of this step")
+        self.step.setText(" · ".join(words))
 
     def show_cancelling(self) -> None:
         self.step.setText("Cancelling…")
