@@ -279,7 +279,11 @@ def _questions(tokenizer: Text, text: str, settings: EvalSettings, context: int)
             "Shorten it, or leave it out.",
         )
     left = [n for n in settings.needle if n > context]
-    warning = f"Numbers are not hidden in texts of {max(left):,} tokens: the context is {context:,}." if left else ""
+    warning = (
+        f"Numbers are not hidden in texts of {format_count(max(left))} tokens: the context is {format_count(context)}."
+        if left
+        else ""
+    )
     return _Questions(tasks, needles, settings.prompts, need, warning)
 
 
