@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from typing import Any
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # malloc.h of glibc
 _LARGEST_MMAP_THRESHOLD = 32 << 20  # what glibc accepts on 64 bits
 _KEPT = 256 << 20  # free memory that one thread's heap may keep
 
@@ -32,6 +32,8 @@ def keep() -> bool:
     with contextlib.suppress(OSError, AttributeError):
         if library := _c_library():
             kept = library.mallopt(_MMAP_THRESHOLD, _LARGEST_MMAP_THRESHOLD)
+            # Heaps of other threads give back what exceeds 64 MB whatever is asked of them, so all share the first.
+            library.mallopt(_ARENA_MAX, 1)
             return bool(kept and library.mallopt(_TRIM_THRESHOLD, _KEPT))
     return False
 

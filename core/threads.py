@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 import psutil
@@ -28,6 +29,19 @@ def worker_count() -> int:
         return min(int(wanted), MAX_THREADS)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed, MAX_THREADS))
+
+
+@contextmanager
+def whole_products() -> Iterator[None]:
+    """numpy's products each on one thread, for work that runs several of them side by side.
+
+    Its own threads spin for some milliseconds after each product in the hope of another: of short ones, and with work
+    in between, that was a sixth of a calibration's processor time.
+    """
+    import threadpoolctl
+
+    with threadpoolctl.threadpool_limits(limits=1, user_api="blas"):
+        yield
 
 
 def in_parallel(

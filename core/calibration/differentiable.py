@@ -17,6 +17,8 @@ from torch.nn import functional
 from kernels.matrix import Matrix
 from kernels.program import ActMul, Add, Attention, Experts, Linear, Norm, Rope, SoftCap, Split, Step
 
+_QUERIES = 64  # whose attention is computed at once
+
 Check = Callable[[], None]
 _PIECE = 1 << 34  # multiplications and additions between two looks at the cancel token: some 50 ms on one core
 
@@ -155,6 +157,12 @@ def activate(kind: str, x: torch.Tensor) -> torch.Tensor:
     return functional.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
 
+def _turned(
+    a: torch.Tensor, b: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
+
+
 def rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
     """x: float32 [R, heads · width], whole samples of `length` tokens."""
     count = len(step.frequencies)
@@ -165,11 +173,23 @@ def rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
     if step.pairs:
         pairs = heads[..., : 2 * count].unflatten(-1, (count, 2))
         a, b = pairs[..., 0], pairs[..., 1]
-        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        turned = torch.stack(_turned(a, b, cos, sin), dim=-1).flatten(-2)
     else:
         a, b = heads[..., :count], heads[..., count : 2 * count]
-        turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        turned = torch.cat(_turned(a, b, cos, sin), dim=-1)
     return (torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned).reshape(x.shape)
+
+
+def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
+    """PyTorch's kernel multiplies what a mask hides, too: few queries at a time, with the keys before them, do not."""
+    length = query.shape[2]
+    found = []
+    for start in range(0, length, _QUERIES):
+        stop = min(start + _QUERIES, length)
+        hidden = torch.full((stop - start, stop), -torch.inf).triu(start + 1)
+        some = query[:, :, start:stop], key[:, :, :stop], value[:, :, :stop]
+        found.append(functional.scaled_dot_product_attention(*some, attn_mask=hidden, scale=scale))
+    return torch.cat(found, dim=2)
 
 
 def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int) -> torch.Tensor:
@@ -181,7 +201,7 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, l
     share = step.heads // step.kv_heads
     key, value = (t.repeat_interleave(share, dim=1) for t in (key, value))
     if not 0 < step.window < length and not step.softcap:
-        y = functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=step.scale)
+        y = _causal(query, key, value, step.scale)
     else:
         back = torch.arange(length)[:, None] - torch.arange(length)
         seen = (back >= 0) & (back < (step.window or length))

@@ -106,6 +106,7 @@ class BlockForward:
         self._slots = {slot.name: slot for slot in self.plan.slots}
         self._program = self._shape()
         self._layers = _by_layer(self._program)
+        self._arena = _Arena()
         self._residual = 0  # buffer number; the first that `decoder_program` makes
         self.hidden: torch.Tensor = torch.empty(0)
         self.full: torch.Tensor | None = None  # the residual stream of the unchanged weights, where it is followed too
@@ -251,7 +252,9 @@ class BlockForward:
         widest = max(self._program.widths[b] for s in span.steps for b in _touched(s))
         size = self._chunk(widest)
         kept = {
-            b: torch.empty((rows, self._program.widths[b])) for b in span.live - {self._residual} if b in span.written
+            b: self._arena.take(rows, self._program.widths[b])
+            for b in sorted(span.live - {self._residual})
+            if b in span.written
         }
         if isinstance(span.steps[0], Linear):
             for name in span.names:
@@ -267,7 +270,14 @@ class BlockForward:
         with _one_thread():
             for _ in in_parallel(compute, range(0, rows, size), self._token):
                 pass
-        stream.buffers = {b: kept.get(b, t) for b, t in (stream.buffers | kept).items() if b in span.live}
+        self._keep(stream, {b: kept.get(b, t) for b, t in (stream.buffers | kept).items() if b in span.live})
+
+    def _keep(self, stream: _Stream, buffers: dict[int, torch.Tensor]) -> None:
+        """What is left of a stream; its other buffers can be used again."""
+        for b, t in stream.buffers.items():
+            if buffers.get(b) is not t:
+                self._arena.give_back(t)
+        stream.buffers = buffers
 
     def _step(self, step: Step, label: str, stream: _Stream, part: dict[int, torch.Tensor]) -> None:
         if isinstance(step, Linear):
@@ -329,7 +339,7 @@ class BlockForward:
                 if len(rows):
                     out[rows] += scores[rows, places][:, None] * self._multiply(stream, down, inner)
                 stream.release((gate, up, down), forget)
-            stream.buffers = {self._residual: out}
+            self._keep(stream, {self._residual: out})
 
 
 def _finished(reading: Generator[ReadProgress, None, tuple[DecoderWeights, tuple[Conversion, ...]]]) -> DecoderWeights:
@@ -349,6 +359,33 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+class _Arena:
+    """Large buffers that are used again: the system clears the pages of each new one, a fifteenth of a pass's time."""
+
+    def __init__(self) -> None:
+        self._free: list[np.ndarray] = []
+        self._lent: dict[int, np.ndarray] = {}  # by address
+
+    def take(self, rows: int, width: int) -> torch.Tensor:
+        """float32 [rows, width] of any content."""
+        fitting = [a for a in self._free if a.size >= rows * width]
+        if fitting:
+            array = min(fitting, key=lambda a: a.size)
+            self._free = [a for a in self._free if a is not array]
+        else:
+            self._free.clear()  # too small, and memory that nothing else can have
+            array = np.empty(rows * width, np.float32)
+        found = torch.from_numpy(array[: rows * width].reshape(rows, width))
+        self._lent[found.data_ptr()] = array
+        return found
+
+    def give_back(self, buffer: torch.Tensor) -> None:
+        """Nothing may use it any more. What was not lent is passed over."""
+        array = self._lent.pop(buffer.data_ptr(), None)
+        if array is not None:
+            self._free.append(array)
 
 
 def _rows_of(x: torch.Tensor, names: tuple[str, ...]) -> Product:

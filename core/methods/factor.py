@@ -11,11 +11,13 @@ from typing import TypeVar
 import numpy as np
 
 from core.progress import CancelToken
+from core.threads import in_parallel, worker_count
 
 Result = TypeVar("Result")
 
 _WIDTH = 256  # columns of the matrix that are factored at once
 _OPERATIONS = 2e9  # multiplications between two looks at the token
+_SHORT = 2e7  # of a product that is not worth a second thread
 _DOUBLE = 8192  # largest matrix that is factored in double precision: 512 MB
 _GROWTH, _TRIES = 10.0, 6  # how the damping is raised, and how often
 _PIECE = 1 << 20  # values that are copied between two looks
@@ -37,14 +39,31 @@ def watched(call: Callable[[np.ndarray], Result], token: CancelToken) -> Result:
 
 
 def product(a: np.ndarray, symmetric: np.ndarray, token: CancelToken) -> np.ndarray:
-    """a [R, K] · symmetric [K, K], in pieces of columns."""
+    """a [R, K] · symmetric [K, K], in pieces of columns, side by side."""
     rows, columns = a.shape
     out = np.empty((rows, columns), np.float32)
-    step = max(16, int(_OPERATIONS / max(1, rows * columns)))
-    for start in range(0, columns, step):
-        token.check()
+
+    def compute(start: int, step: int) -> None:
         np.matmul(a, symmetric[start : start + step].T, out=out[:, start : start + step])
+
+    _side_by_side(compute, 0, columns, rows * columns, token)
     return out
+
+
+def _side_by_side(
+    work: Callable[[int, int], None], start: int, stop: int, operations: float, token: CancelToken
+) -> None:
+    """work(from, count) over start…stop, on all cores where it pays; operations: multiplications of each unit."""
+    most = max(16, int(_OPERATIONS / max(1, operations)))
+    step = min(most, max(64, -(-(stop - start) // worker_count())))
+    places = range(start, stop, step)
+    if len(places) * step * operations < _SHORT or len(places) == 1:
+        for place in places:
+            token.check()
+            work(place, step)
+        return
+    for _ in in_parallel(lambda place: work(place, step), places, token):
+        pass
 
 
 def all_finite(matrix: np.ndarray, token: CancelToken) -> bool:
@@ -86,14 +105,17 @@ def cholesky(matrix: np.ndarray, token: CancelToken) -> np.ndarray | None:
             break
         inverse = np.linalg.solve(corner, np.eye(stop - start)).astype(matrix.dtype).T
         panel = matrix[stop:, start:stop]
-        step = max(64, int(_OPERATIONS / ((stop - start) * size)))
-        for row in range(stop, size, step):
-            token.check()
-            panel[row - stop : row - stop + step] = panel[row - stop : row - stop + step] @ inverse
-        for row in range(stop, size, step):
-            token.check()
-            last = min(row + step, size)
-            matrix[row:last, stop:last] -= panel[row - stop : last - stop] @ panel[: last - stop].T
+        width = stop - start
+
+        def below(row: int, count: int, panel: np.ndarray = panel, inverse: np.ndarray = inverse) -> None:
+            panel[row : row + count] = panel[row : row + count] @ inverse
+
+        def left(row: int, count: int, panel: np.ndarray = panel, stop: int = stop) -> None:
+            last = min(row + count, len(panel))
+            matrix[stop + row : stop + last, stop : stop + last] -= panel[row:last] @ panel[:last].T
+
+        _side_by_side(below, 0, size - stop, width * width, token)
+        _side_by_side(left, 0, size - stop, width * (size - stop), token)
     return matrix
 
 

@@ -170,6 +170,6 @@ def _gradient(
     weight: np.ndarray, gram: np.ndarray, grid: Grid, index: np.ndarray, token: CancelToken
 ) -> tuple[np.ndarray, np.ndarray]:
     """(W − Q) H, and each row's (W − Q) H (W − Q)ᵀ."""
-    change = weight - (grid.steps[:, grid.group] * grid.levels[index] + grid.offsets[:, grid.group])
+    change = weight - grid.values(index)
     gradient = product(change, gram, token)
     return gradient, np.einsum("nk,nk->n", gradient, change, dtype=np.float64)

@@ -7,8 +7,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from core.methods.transform import InputStatistics
+from core.threads import worker_count
+from kernels import matrix
 
 _BAND = 2048  # rows of a Gram matrix that are added to at a time
+_MIRRORED = 256  # and that are copied below the diagonal
 
 
 class Gram:
@@ -19,12 +22,11 @@ class Gram:
         self.rows = 0
 
     def add(self, x: np.ndarray) -> None:
-        """x: float32 [R, K]."""
+        """x: float32 [R, K]; where the processor multiplies bfloat16, rounded to it, as products do with it."""
         self.rows += len(x)
-        size = len(self._total)
-        if size <= _BAND:
-            self._total += x.T @ x  # numpy computes one triangle of such a product, and copies it
+        if matrix.add_gram(x, self._total, worker_count()):
             return
+        size = len(self._total)
         for start in range(0, size, _BAND):  # the triangle of bands from the diagonal on
             self._total[start : start + _BAND, start:] += x[:, start : start + _BAND].T @ x[:, start:]
 
@@ -33,8 +35,10 @@ class Gram:
         total = self._total
         del self._total
         total *= np.float32(1 / max(self.rows, 1))
-        for start in range(0, len(total), _BAND):
-            stop = start + _BAND
+        for start in range(0, len(total), _MIRRORED):
+            stop = start + _MIRRORED
+            corner = np.triu(total[start:stop, start:stop])
+            total[start:stop, start:stop] = corner + np.triu(corner, 1).T
             total[stop:, start:stop] = total[start:stop, stop:].T
         return total
 

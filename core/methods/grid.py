@@ -39,6 +39,18 @@ class Grid:
         """Of each chosen code the place among the levels, uint8 [R, K]."""
         return self.places[self.chosen.codes]
 
+    def values(self, index: np.ndarray) -> np.ndarray:
+        """What places among the levels stand for, float32 [R, K]."""
+        rows, columns = index.shape
+        each = columns // max(1, self.steps.shape[1])
+        if self.steps.shape[1] * each == columns and np.array_equal(self.group, np.arange(columns) // each):
+            found = self.levels[index].reshape(rows, -1, each)
+            found *= self.steps[:, :, None]
+            if self.offsets.any():
+                found += self.offsets[:, :, None]
+            return found.reshape(rows, columns)
+        return self.steps[:, self.group] * self.levels[index] + self.offsets[:, self.group]
+
     def rows(self, start: int, stop: int) -> Grid:
         """Rows start…stop of it."""
         return replace(

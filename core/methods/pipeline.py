@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,7 @@ from core.tensor_info import TensorInfo
 from core.threads import worker_count
 from core.units import format_count
 
+STATE_SECONDS = 10.0  # of work that a crash may cost; blocks that take longer are each recorded
 _OUTER = "outer"
 FEW_TOKENS = 512  # an expert that meets fewer is also shown what the others do
 
@@ -92,9 +94,12 @@ class _Walk:
         total = self._forward.layers
         first = self._begin()
         yield BlockProgress(first, total)
+        written = time.monotonic()
         for layer in range(first, total):
             yield from self._block(layer)
-            self._folder.write_state(layer + 1, self._hidden())
+            if time.monotonic() - written >= STATE_SECONDS:
+                self._folder.write_state(layer + 1, self._hidden())
+                written = time.monotonic()
             yield BlockProgress(layer + 1, total)
 
     def _begin(self) -> int:

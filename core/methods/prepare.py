@@ -19,6 +19,7 @@ from core.methods.record import Known, stamped
 from core.output import disk_errors
 from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
+from core.threads import whole_products
 
 if TYPE_CHECKING:
     from core.calibration.imatrix import ImportanceMatrix
@@ -117,7 +118,8 @@ def prepare_weights(
     if not calibrated.needs_blocks:
         if found is None:
             assert text is not None
-            found = yield from measured(checkpoint, text, token)
+            with whole_products():
+                found = yield from measured(checkpoint, text, token)
         weights = by_output(plan.tensors, found.for_checkpoint(checkpoint, checkpoint.architecture))
         notes = (*(text.warnings if text else ()), *found.remarks, *left_out(plan.tensors, weights))
         return replace(unprepared(plan, checkpoint), importance=weights, notes=notes)
@@ -125,7 +127,8 @@ def prepare_weights(
 
     assert text is not None
     steps = steps_of_choice(calibrated)
-    done = yield from calibrate_weights(plan, checkpoint, text, steps, output, token, resume)
+    with whole_products():
+        done = yield from calibrate_weights(plan, checkpoint, text, steps, output, token, resume)
     view = done.view
     tensors = tuple(_of_view(t, view) for t in plan.tensors)
     by_source = {} if done.importance is None else done.importance.for_checkpoint(checkpoint, checkpoint.architecture)

@@ -391,3 +391,16 @@ def test_rows_come_in_order_and_in_pieces() -> None:
     assert asked[-1][1] == 1000
     assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(asked))
     assert all(start % 16 == 0 and (stop - start) * 4 * 4096 <= 4 << 20 for start, stop in asked)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (3, 63), (64, 64), (65, 70), (1025, 130), (2049, 200)])
+def test_sums_of_outer_products_are_those_of_rounded_rows(rows: int, columns: int) -> None:
+    x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
+    rounded = ops.to_float32(ops.from_float32(x, "BF16"), "BF16").astype(np.float64)
+    for threads in (1, 3):
+        total = np.full((columns, columns), 0.5, np.float32)
+        if not matrix.add_gram(x, total, threads):
+            assert (total == 0.5).all()  # float32 by numpy is as fast there
+            continue
+        want = np.triu(rounded.T @ rounded + 0.5)
+        assert np.abs(np.triu(total) - want).max() < 1e-5 * np.diag(want).max()

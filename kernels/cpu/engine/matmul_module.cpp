@@ -10,6 +10,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -280,6 +281,11 @@ class Threads {
 public:
     template <class Run>
     void with(int threads, const Run& run) {
+        if (threads == 1) {  // callers that share a machine among themselves need not wait for each other
+            Pool caller(1);
+            run(caller);
+            return;
+        }
         const std::lock_guard<std::mutex> lock(mutex_);
         if (!pool_ || pool_->threads() != threads) pool_ = std::make_unique<Pool>(threads);
         pool_->begin();
@@ -296,6 +302,21 @@ Threads& shared_threads() {
     return *threads;
 }
 
+// Memory of one product, from the C library, which has it at hand again for the next.
+class Scratch {
+public:
+    explicit Scratch(int64_t bytes)
+        : data_(static_cast<uint8_t*>(::operator new(static_cast<size_t>(bytes), kAlign))) {}
+    ~Scratch() { ::operator delete(data_, kAlign); }
+    Scratch(const Scratch&) = delete;
+    Scratch& operator=(const Scratch&) = delete;
+    uint8_t* data() const { return data_; }
+
+private:
+    static constexpr std::align_val_t kAlign{64};
+    uint8_t* data_;
+};
+
 // repeats > 1 measures: the product is done that often, and the seconds of each are returned.
 std::vector<double> product(const std::string& isa, const PackedMatrix& matrix, Array<const float, 2> x,
                             const std::string& activations, Array<float, 2> out, int threads, int repeats) {
@@ -309,10 +330,9 @@ std::vector<double> product(const std::string& isa, const PackedMatrix& matrix, 
     if (m == 0) return seconds;
     nb::gil_scoped_release released;
     Act act = {act_kind(w, contract_named(activations)), m, w.columns, w.steps, nullptr};
-    const Memory data(act.bytes());
-    act.data = reinterpret_cast<uint8_t*>(data.data());
+    const Scratch data(act.bytes()), scratch(kScratch * threads);
+    act.data = data.data();
     act.order = w.order;
-    const Memory scratch(kScratch * threads);
     const Output to = {out.data(), w.rows, nullptr, false};
     // A few chunks a thread, so that a core which is busy elsewhere takes fewer of them.
     const int64_t grain = std::max<int64_t>(1, w.tiles / (threads * 8));
@@ -329,6 +349,37 @@ std::vector<double> product(const std::string& isa, const PackedMatrix& matrix, 
         }
     });
     return seconds;
+}
+
+// total [K][K] += Σ x xᵀ on and above the diagonal; false where this instruction set does not.
+bool add_gram(const std::string& isa, Array<const float, 2> x, Array<float, 2> total, int threads) {
+    const Kernels& kernels = kernels_named(isa.c_str());
+    if (kernels.gram.tile == nullptr) return false;
+    const int64_t rows = x.shape(0), columns = x.shape(1), panels = (columns + kGramPanel - 1) / kGramPanel;
+    require(int64_t(total.shape(0)) == columns && int64_t(total.shape(1)) == columns, "the sums are [K, K]");
+    constexpr int64_t kMost = 1024;  // rows at a time: the pairs of two panels stay in the second cache
+    const auto pairs =
+        std::make_unique_for_overwrite<uint32_t[]>(panels * ((std::min(kMost, rows) + 1) / 2) * kGramPanel);
+    const float* data = x.data();
+    float* sums = total.data();
+    nb::gil_scoped_release released;
+    for (int64_t first = 0; first < rows; first += kMost) {
+        const int64_t some = std::min(kMost, rows - first), count = (some + 1) / 2;
+        parallel_for(panels, 1, threads, [&](int64_t begin, int64_t end) {
+            for (int64_t p = begin; p < end; ++p)
+                kernels.gram.pairs(data + first * columns, some, columns, p, pairs.get() + p * count * kGramPanel);
+        });
+        const int64_t tiles = panels * (panels + 1) / 2;
+        parallel_for(tiles, 1, threads, [&](int64_t begin, int64_t end) {
+            int64_t row = 0, left = begin;
+            while (left >= panels - row) left -= panels - row++;
+            for (int64_t column = row + left, i = begin; i < end; ++i) {
+                kernels.gram.tile(pairs.get(), count, columns, row, column, sums);
+                if (++column == panels) column = ++row;
+            }
+        });
+    }
+    return true;
 }
 
 }  // namespace
@@ -354,6 +405,7 @@ void bind_matmul(nb::module_& m) {
     m.def("elements", &new_elements, nb::arg("dtype"), nb::arg("rows"), nb::arg("columns"), nb::arg("scales"),
           nb::arg("group"));
     m.def("product", &product);
+    m.def("add_gram", &add_gram);
     m.def("instruction_sets", [] {
         std::vector<std::string> names;
         for (const Kernels* kernels : usable_kernels()) names.push_back(kernels->name);

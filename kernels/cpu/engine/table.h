@@ -18,6 +18,16 @@ struct Output {
     bool accumulate;    // += instead of =
 };
 
+// Σ x xᵀ in bfloat16, for instruction sets that multiply pairs of them; null for others (matmul/gram.h).
+constexpr int kGramPanel = 64;
+struct Gram {
+    // Rows of x float32 [rows][columns], two to a word, into pairs [ceil(rows / 2)][kGramPanel] of one panel.
+    void (*pairs)(const float* x, int64_t rows, int64_t columns, int64_t panel, uint32_t* pairs);
+    // total [columns][columns] += one tile; pairs: [panel][count][kGramPanel].
+    void (*tile)(const uint32_t* pairs, int64_t count, int64_t columns, int64_t row_panel, int64_t column_panel,
+                 float* total);
+};
+
 struct Kernels {
     const char* name;
     // Rounds panels [panel_begin, panel_end) of x float32 [act.rows][x_stride] into act.data.
@@ -27,6 +37,7 @@ struct Kernels {
     void (*linear)(const Packed& weights, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end,
                    void* scratch);
     const OpTable* ops;  // everything besides products: ops/table.h
+    Gram gram;
 };
 
 // Null where this compiler or architecture has none.

@@ -140,7 +140,10 @@ def test_inputs_are_those_of_the_quantized_model(llama: Checkpoint, tmp_path: Pa
     assert first.tokens == TEXT.tokens
 
 
-def test_a_killed_run_goes_on_at_its_block_with_the_same_bytes(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
+def test_a_killed_run_goes_on_at_its_block_with_the_same_bytes(
+    llama: Checkpoint, tmp_path: Path, solver: Odd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("core.methods.pipeline.STATE_SECONDS", 0.0)
     plan = plan_of(llama, "w4a16-g32")
     drive(run(plan, llama, tmp_path / "whole", CancelToken()))
     output = tmp_path / "out"

@@ -1,5 +1,6 @@
 // The body of every instruction set's translation unit. The file that includes it defines BITSMITH_NS.
 #include "../matmul/floats.h"
+#include "../matmul/gram.h"
 #include "../matmul/integer.h"
 #include "../matmul/prepare.h"
 #include "../ops/all.h"
@@ -41,6 +42,7 @@ static const Kernels kKernels = {
     prepare,
     linear,
     &kOps,
+    kGram,
 };
 
 }  // namespace bitsmith::engine::BITSMITH_NS
