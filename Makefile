@@ -24,6 +24,8 @@ help:
 	@echo "make screens  write pictures of every page, light and dark, to build/screens/"
 	@echo "make pictures make the pictures of the window in docs/images anew (MODEL=FOLDER: of another model)"
 	@echo "make bench    print rates as ratios against llama.cpp on this computer"
+	@echo "make installer  build the installers of this system into dist/, install them and try what was installed (half an hour)"
+	@echo "make installer-again  build the program a second time and compare the hashes of all files"
 	@echo "make clean    remove .venv and build/"
 
 # ---- set-up --------------------------------------------------------------------------------------------------------
@@ -84,6 +86,17 @@ pictures: $(VENV)/.tested
 
 bench: $(VENV)/.tested
 	@for file in tests/benchmarks/*.py; do echo "== $$file"; PYTHONPATH=. $(PY) $$file || exit 1; done
+
+# FLAVOUR=gpu builds the one with the libraries for graphics cards, several GB.
+FLAVOUR ?= cpu
+BUILDER = "$$(sh packaging/find_python.sh '$(PYTHON)')"
+
+installer:
+	@python=$(BUILDER) && "$$python" packaging/build.py --flavour $(FLAVOUR) && \
+	  case "$$(uname -s)" in Linux) "$$python" packaging/try_installer.py --flavour $(FLAVOUR) ;; esac
+
+installer-again:
+	@python=$(BUILDER) && "$$python" packaging/compare.py --flavour $(FLAVOUR)
 
 clean:
 	rm -rf $(VENV) build

@@ -56,6 +56,13 @@ def environment(work: Path, flavour: d.Flavour, keep: bool) -> Path:
         run([sys.executable, "-m", "venv", folder])
         pip(python, "-c", d.ROOT / "constraints.txt", f"torch=={d.locked('torch')}")
         pip(python, "-c", d.ROOT / "constraints.txt", *d.requirements(flavour), *d.BUILD_TOOLS)
+    asked = "import torch; print(torch.version.cuda or torch.version.hip or '')"
+    library = run([python, "-c", asked], capture=True).strip()
+    if flavour is d.CPU and library:
+        raise SystemExit(
+            f"pip took a torch with GPU libraries ({library}), which the CPU flavour leaves out. "
+            "Name an index or a folder with torch's CPU build: PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS."
+        )
     pip(python, "--no-build-isolation", "--no-deps", "--force-reinstall", d.ROOT)
     return python
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import importlib.util
 import sys
+import sysconfig
 from pathlib import Path
 
 import description
@@ -15,7 +16,7 @@ Entry = tuple[str, str, str]  # name below the program's folder, where it is now
 _CODE = (".py", ".pyc", ".so", ".pyd", ".h", ".inl", ".cpp")
 
 
-def resources() -> list[tuple[str, str]]:
+def resources(flavour: description.Flavour) -> list[tuple[str, str]]:
     """Data files of our packages, as PyInstaller wants them: (path, folder)."""
     found = []
     for package in ("app", "core", "kernels", "resources"):
@@ -25,6 +26,9 @@ def resources() -> list[tuple[str, str]]:
         top = Path(next(iter(spec.submodule_search_locations)))
         data = (p for p in sorted(top.rglob("*")) if p.is_file() and p.suffix not in _CODE)
         found += [(str(path), str(Path(package) / path.parent.relative_to(top))) for path in data]
+    if flavour.name == "gpu" and not sys.platform.startswith("win"):
+        # Triton compiles its launcher against Python's headers, where sysconfig says that they are.
+        found.append((sysconfig.get_paths()["include"], f"include/python{sys.version_info[0]}.{sys.version_info[1]}"))
     return found
 
 

@@ -29,7 +29,7 @@ def try_deb(deb: Path, pictures: Path) -> list[str]:
     root = base / "root"
     report = [f"{deb.name} on Debian {RELEASE}, minimal, with what its dependencies bring and no more"]
     try:
-        subprocess.run(["debootstrap", "--variant=minbase", RELEASE, str(root)], check=True, stdout=subprocess.DEVNULL)
+        bootstrap(root)
         shutil.copy2("/etc/resolv.conf", root / "etc" / "resolv.conf")
         keep_apt_settings(root)
         inside(root, "apt-get", "update", "-qq")
@@ -52,6 +52,19 @@ def try_deb(deb: Path, pictures: Path) -> list[str]:
         return report
     finally:
         shutil.rmtree(base, ignore_errors=True)
+
+
+def bootstrap(root: Path) -> None:
+    """A minimal system; kept as an archive below build/, since it takes minutes to make."""
+    kept = d.ROOT / "build" / "installer" / f"debian-{RELEASE}.tar"
+    if not kept.exists():
+        subprocess.run(["debootstrap", "--variant=minbase", RELEASE, str(root)], check=True, stdout=subprocess.DEVNULL)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["tar", "-C", str(root), "-cf", f"{kept}.partial", "."], check=True)
+        Path(f"{kept}.partial").replace(kept)
+    else:
+        root.mkdir()
+        subprocess.run(["tar", "-C", str(root), "-xpf", str(kept)], check=True)
 
 
 # Logs, caches and lists that apt, dpkg and adduser write for any package, and backups of the lists of users.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, wait
@@ -132,9 +133,12 @@ def in_background(job: Callable[[], T], token: CancelToken, progress: P) -> Gene
 def _transformers(kind: str) -> ModuleType:
     names = ", ".join(FAMILIES)
     if importlib.util.find_spec("transformers") is None or importlib.util.find_spec("torch") is None:
+        how = f"Install it (pip install 'transformers>={OLDEST}')"
+        if getattr(sys, "frozen", False):  # PyInstaller's mark: nothing can be added to an installed program
+            how = "Run Bitsmith from its sources (make run), where it can be installed"
         raise UserError(
             f"Models of the kind '{kind}' run through the package transformers, which is not installed.",
-            f"Install it (pip install 'transformers>={OLDEST}'), or choose one of {names}.",
+            f"{how}, or choose one of {names}.",
         )
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when it is imported
     try:

@@ -43,6 +43,7 @@ class Facts:
 
     torch_sees: whether torch reaches a device. architectures: what torch was built for ('sm_80' …). compiler and
     python_header: paths, or ''. cache_folder: where Triton keeps compiled kernels; cache_writable: whether it can.
+    packed: an installer put the program here, with all of its packages, and none can be added.
     """
 
     gpu: bool = True
@@ -58,6 +59,7 @@ class Facts:
     cache_folder: str = ""
     cache_writable: bool = True
     platform: str = field(default=sys.platform)
+    packed: bool = False
 
 
 def judge(facts: Facts) -> GpuState:
@@ -72,6 +74,10 @@ def judge(facts: Facts) -> GpuState:
         return state("no torch", "PyTorch is not installed", "Install PyTorch with the build for this GPU.")
     if not facts.torch_gpu:
         reason = f"PyTorch {facts.torch} is a build for CPUs alone"
+        if facts.packed:
+            reason = "this is Bitsmith for processors alone"
+            remedy = "Install bitsmith-gpu, the same program with what GPUs need."
+            return state("torch without GPU", reason, remedy)
         return state("torch without GPU", reason, "Install PyTorch's build for CUDA or ROCm.")
     if not facts.torch_sees:
         reason = f"PyTorch {facts.torch} ({facts.torch_gpu}) does not reach the GPU"
@@ -123,6 +129,7 @@ def gather() -> Facts:
         python_header=str(header) if header and header.is_file() else "",
         cache_folder=str(folder),
         cache_writable=_writable(folder),
+        packed=bool(getattr(sys, "frozen", False)),  # PyInstaller's mark
     )
 
 

@@ -91,7 +91,7 @@ def _model_pages(c: Camera) -> Iterator[str]:
     window.show_page("model")
     c.rest(0.3)
     yield "model-empty"
-    page.start.show_sample_state("Downloading the sample model (93 MB), once…")
+    page.start.show_sample_state("Getting the sample model (93 MB), once…")
     yield "model-downloading"
     page.start.show_sample_state("")
     broken = c.scratch / "broken.gguf"

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import collecting
+import compare
 import description as d
 import elf
 import icons
@@ -149,3 +150,9 @@ def test_the_program_imports_nothing_that_is_left_out():
         env={**os.environ, "QT_QPA_PLATFORM": "offscreen"}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_builds_are_compared_by_name_and_hash():
+    same = f"{'a' * 64}  one file\n"
+    assert compare.differences(same + f"{'b' * 64}  x\n", same + f"{'c' * 64}  x\n-> one file  y\n") == ["x", "y"]
+    assert compare.differences(same, same) == []

@@ -177,7 +177,7 @@ class ModelPage(Page):
             self.services.shell.notice.emit(f"{path.name} has been downloaded.", "Open it by File, Open recent.")
 
     def _get_sample(self) -> None:
-        self.start.show_sample_state("Downloading the sample model (93 MB), once…")
+        self.start.show_sample_state("Getting the sample model (93 MB), once…")
         self.services.jobs.run(
             "Get the sample model", sample_work(), self._sample_done, self._sample_failed,
             latest_key=SAMPLE_KEY, owner=self,

@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[3]
         ({"gpu": False}, "no GPU", "no NVIDIA or AMD GPU"),
         ({"torch": ""}, "no torch", "PyTorch is not installed"),
         ({"torch_gpu": ""}, "torch without GPU", "a build for CPUs alone"),
+        ({"torch_gpu": "", "packed": True}, "torch without GPU", "Bitsmith for processors alone"),
         ({"torch_sees": False}, "GPU out of reach", "does not reach the GPU"),
         ({"card": "sm_120"}, "card unknown to torch", "no code for sm_120, only for sm_90"),
         ({"card": "gfx1100", "architectures": ("gfx942",)}, "card unknown to torch", "only for gfx942"),
