@@ -167,7 +167,7 @@ def finish(made: list[Path], out: Path, flavour: d.Flavour, extras: Path, listed
     for path in mine:
         say(f"{path.stat().st_size / 1e6:9.1f} MB  {path}")
     for path in made:
-        if flavour.limit_mb and path.stat().st_size > flavour.limit_mb * 10**6:
+        if flavour.limit_mb and path.suffix == ".deb" and path.stat().st_size > flavour.limit_mb * 10**6:
             raise SystemExit(f"{path.name} is over its limit of {flavour.limit_mb} MB.")
 
 

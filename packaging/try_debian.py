@@ -20,10 +20,10 @@ RELEASE = "bookworm"
 _INSIDE = "mount -t proc proc {root}/proc && mount -t tmpfs tmpfs {root}/dev/shm && exec chroot {user} {root} {words}"
 
 
-def try_deb(deb: Path, pictures: Path) -> list[str]:
+def try_deb(deb: Path, pictures: Path, job: t.Job) -> list[str]:
     """Install with apt, use as a new user, purge, and compare the system with what it was."""
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
-        return unpacked(deb, pictures)
+        return unpacked(deb, pictures, job)
     base = Path(tempfile.mkdtemp(prefix="debian-"))
     base.chmod(0o755)
     root = base / "root"
@@ -40,7 +40,7 @@ def try_deb(deb: Path, pictures: Path) -> list[str]:
         report.append(f"installed with apt: {len(packages)} packages in all")
         inside(root, "useradd", "--create-home", "--shell", "/bin/sh", "tester")
         trial = Guest(root, pictures / "debian")
-        t.use(trial)
+        job(trial)
         report += trial.report
         inside(root, "apt-get", "purge", "-y", "-qq", deb.name.split("_")[0])
         inside(root, "apt-get", "autoremove", "--purge", "-y", "-qq")
@@ -98,7 +98,7 @@ class Guest(t.Trial):
 
     def command(self, *words: str, **environment: str) -> list[str]:
         settings = [f"{key}={value}" for key, value in self.environment(**environment).items()]
-        return wrapped(self.root, ["/usr/bin/env", "-i", *settings, *words], user="tester")
+        return wrapped(self.root, ["/usr/bin/env", "-i", "-C", str(self.home), *settings, *words], user="tester")
 
     def identity(self) -> dict[str, object]:
         return {}  # chroot changes the user
@@ -141,7 +141,7 @@ def listing(root: Path) -> set[str]:
     return set(found.stdout.splitlines())
 
 
-def unpacked(deb: Path, pictures: Path) -> list[str]:
+def unpacked(deb: Path, pictures: Path, job: t.Job) -> list[str]:
     """`dpkg -x` into a folder, and use from there."""
     with tempfile.TemporaryDirectory(prefix="deb-") as folder:
         root = Path(folder)
@@ -153,5 +153,5 @@ def unpacked(deb: Path, pictures: Path) -> list[str]:
             os.chown(home, t.NOBODY, t.NOBODY)
         trial = t.Trial(root / "usr" / "bin" / d.NAME, home, pictures / "deb")
         trial.say(f"{deb.name}, unpacked into a folder (not root, or no debootstrap: not installed with dpkg)")
-        t.use(trial)
+        job(trial)
         return trial.report
