@@ -62,7 +62,7 @@ FLAVOURS = {f.name: f for f in (CPU, GPU)}
 
 def requirements(flavour: Flavour) -> list[str]:
     """What pip installs for a flavour, torch aside; versions come from constraints.txt."""
-    wanted = [*_PROJECT["dependencies"], *_PROJECT["optional-dependencies"].get("hub", [])]
+    wanted = _PROJECT["dependencies"]
     return [r for r in wanted if not r.startswith(("torch", *flavour.leave_out))]
 
 
@@ -184,7 +184,6 @@ LEFT_OUT_FILES = (
     "PySide6/Qt/translations/*",
     "PySide6/Qt/qml/*",
     "PySide6/Qt/metatypes/*",
-    "torch/bin/*",
     "torch/include/*",
     "torch/share/*",
     "torch/test/*",

@@ -17,13 +17,16 @@ def canonical(name: str) -> str:
 
 
 def distributions(top: str = "bitsmith", leave_out: tuple[str, ...] = ()) -> list[importlib.metadata.Distribution]:
-    """`top` and everything that it needs, sorted by name; what is not installed here is not needed here."""
+    """`top` and everything that it needs, sorted by name, with the extras that are asked for. What is not installed
+    here is not needed here.
+    """
     found: dict[str, importlib.metadata.Distribution] = {}
-    waiting = [top]
+    waiting, seen = [(top, "")], set()  # names with an extra that is asked for, such as httpx2[socks]
     while waiting:
-        name = canonical(waiting.pop())
-        if name in found or name in NOT_TAKEN or name in leave_out:
+        name, extra = canonical(waiting[-1][0]), waiting.pop()[1]
+        if (name, extra) in seen or name in NOT_TAKEN or name in leave_out:
             continue
+        seen.add((name, extra))
         try:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
@@ -31,6 +34,6 @@ def distributions(top: str = "bitsmith", leave_out: tuple[str, ...] = ()) -> lis
         found[name] = distribution
         for line in distribution.requires or []:
             requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-                waiting.append(requirement.name)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                waiting += [(requirement.name, more) for more in ("", *requirement.extras)]
     return [found[name] for name in sorted(found)]

@@ -1,6 +1,6 @@
-"""torch as the program uses it: the modules that are imported and the libraries that those load.
+"""torch as the program uses it: the modules that are imported, and the libraries that those load.
 
-PyInstaller's own hook takes every submodule and every source file, some 100 MB that only compilers and exporters read.
+PyInstaller's own hook takes every submodule, those for compilers, exporters and tests too.
 """
 
 from pathlib import Path
@@ -10,8 +10,10 @@ from PyInstaller.utils.hooks import PY_DYLIB_PATTERNS, collect_dynamic_libs, get
 
 folder = Path(get_package_paths("torch")[1])
 cuda = any((folder / "lib").glob("*torch_cuda*")) or any((folder / "lib").glob("*torch_hip*"))
-module_collection_mode = "pyz+py" if cuda else "pyz"
+module_collection_mode = "pyz+py"  # it reads its own settings files, and what it compiles, as source
 binaries = collect_dynamic_libs("torch", search_patterns=[*PY_DYLIB_PATTERNS, "*.so.*"])
+# Looked for whenever torch is imported, where it can share memory between processes.
+binaries += [(str(path), "torch/bin") for path in (folder / "bin").glob("torch_shm_manager")]
 datas = [(str(folder / "version.py"), "torch")]
 # Imported by C++ code or by name.
 hiddenimports = [

@@ -122,6 +122,24 @@ def test_closure_follows_requirements_without_extras():
     names = {parts.canonical(p.name) for p in parts.distributions("jinja2")}
     assert names == {"jinja2", "markupsafe"}
     assert parts.distributions("no-such-distribution") == []
+
+
+def test_closure_takes_the_extras_that_are_asked_for(monkeypatch):
+    class Fake:
+        def __init__(self, name, requires):
+            self.name, self.requires = name, requires
+
+    known = {
+        "a": Fake("a", ["b[x]>=1", 'never; extra == "y"']),
+        "b": Fake("b", ['c; extra == "x"', 'never; extra == "z"']),
+        "c": Fake("c", None),
+        "never": Fake("never", None),
+    }
+    monkeypatch.setattr(importlib.metadata, "distribution", known.__getitem__)
+    assert [p.name for p in parts.distributions("a")] == ["a", "b", "c"]
+
+
+def test_torch_or_gguf_brings_numpy():
     assert importlib.metadata.version("numpy") in {
         p.version for p in parts.distributions("torch") + parts.distributions("gguf")
     }
