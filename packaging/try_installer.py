@@ -217,12 +217,16 @@ def without_avx512(trial: Trial, sample: Path) -> None:
         "LD_LIBRARY_PATH": str(home / "_internal"),
     }
     qemu = ("qemu-x86_64", "-cpu", "Haswell")
-    answer = trial.run("devices", "--json", before=qemu, program=home / d.NAME, **started)
-    assert '"avx2"' in answer, answer
-    assert "avx512" not in answer, answer
+    # The instruction sets that the kernels found usable; qemu shows the real processor's list in /proc/cpuinfo.
+    checks = json.loads(trial.run("check", "--json", before=qemu, program=home / d.NAME, **started))["checks"]
+    kernels = " ".join(c["sentence"] for c in checks if "compiled kernels" in c["name"].lower())
+    assert "avx2" in kernels, kernels
+    assert "avx512" not in kernels, kernels
     out = trial.home / "haswell.gguf"
-    trial.run("convert", sample, "--to", "Q8_0", "-o", out, before=qemu, program=home / d.NAME, **started)
-    trial.say(f"on qemu's Haswell (AVX2, no AVX-512): devices; convert to Q8_0, {out.stat().st_size} bytes")
+    # One block only: each instruction takes some fifty times as long.
+    words = ["convert", sample, "--to", "Q8_0", "-o", out, "--keep", r"blk\.([1-9]|..)\.", "--keep", "token_embd"]
+    trial.run(*words, before=qemu, program=home / d.NAME, **started)
+    trial.say(f"on qemu's Haswell (AVX2, no AVX-512): check; convert of a block to Q8_0, {out.stat().st_size} bytes")
 
 
 def window(trial: Trial, sample: Path) -> None:
