@@ -151,14 +151,16 @@ class BlockForward:
         originals: BlockWeights | None = None,
         advance: bool = True,
         forget: bool = False,
+        samples: int | None = None,
     ) -> None:
         """One block over all samples. originals: the weights that `full` is computed with, when it is followed.
 
-        advance: whether the residual stream goes on; otherwise the block is run to be looked at. forget: matrices are
-        taken out of `weights`, and `originals`, once they have been used, so that memory falls along the block.
+        advance: whether the residual stream goes on; otherwise the block is run to be looked at, over so many `samples`
+        from all over the text where it says how many. forget: matrices are taken out of `weights`, and `originals`, once
+        they have been used, so that memory falls along the block.
         """
         visitor = visitor or Nothing()
-        streams = [_Stream(weights, {self._residual: self.hidden if advance else self.hidden.clone()})]
+        streams = [_Stream(weights, {self._residual: self.hidden if advance else self._some(samples)})]
         if self.full is not None and originals is not None:
             streams.append(_Stream(originals, {self._residual: self.full if advance else self.full.clone()}))
         spans = _spans(self._layers[layer], self._residual)
@@ -176,6 +178,13 @@ class BlockForward:
             self.hidden = streams[0].buffers[self._residual]
             if len(streams) > 1:
                 self.full = streams[1].buffers[self._residual]
+
+    def _some(self, samples: int | None) -> torch.Tensor:
+        """A copy of the residual stream of that many samples."""
+        count, length = self.ids.shape
+        wanted = count if samples is None else min(samples, count)
+        chosen = torch.arange(wanted) * count // wanted
+        return self.hidden.view(count, length, -1)[chosen].reshape(wanted * length, -1)
 
     def head_input(self, gain: np.ndarray | None = None) -> Iterator[np.ndarray]:
         """What the head is multiplied with after the last block, float32 [R, D], sample by sample."""

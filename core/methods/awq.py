@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,6 +38,7 @@ class Awq:
     weighted: bool = True
     needs_statistics = True
     needs_gram = False
+    enough_tokens: ClassVar[int | None] = 4096  # for means
 
     def why_not(self, config: DecoderConfig) -> str:
         return ""

@@ -109,8 +109,8 @@ def _seconds(config: DecoderConfig, calibrated: Calibrated, chosen: Sequence[Ten
         return 0.0
     tokens = _rows(calibrated)
     steps = steps_of_choice(calibrated)
-    passes = 1 + sum(t.needs_statistics for t in steps.transforms)
-    passes += steps.follows_full
+    looked = steps.statistics_tokens(config)
+    passes = 1.0 + steps.follows_full + (tokens if looked is None else min(looked, tokens)) / max(tokens, 1)
     if steps.learner is not None:
         passes += LEARNING_PASSES
     core_seconds = passes * tokens * layer_flops(config) * config.layers / CORE_FLOPS

@@ -181,7 +181,9 @@ class _Walk:
         if not any(t.needs_statistics for t in transforms):
             return {}
         seen = _Collecting(any(t.needs_gram for t in transforms))
-        self._forward.run(layer, weights, seen, advance=False)
+        enough = self._steps.statistics_tokens(self._forward.config)
+        samples = None if enough is None else -(-enough // self._forward.ids.shape[1])
+        self._forward.run(layer, weights, seen, advance=False, samples=samples)
         return seen.statistics
 
     def view(self) -> CalibratedCheckpoint:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,7 @@ class Rotation:
     seed: int = 0
     needs_statistics = False
     needs_gram = False
+    enough_tokens: ClassVar[int | None] = 0
 
     def why_not(self, config: DecoderConfig) -> str:
         return ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -38,6 +39,7 @@ class SmoothQuant:
     method: Method = Method.SEARCH
     needs_statistics = True
     needs_gram = False
+    enough_tokens: ClassVar[int | None] = None  # one of them has the largest value
 
     def why_not(self, config: DecoderConfig) -> str:
         return ""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from core.methods.block_method import BlockMethod
 from core.methods.problem import Solver
 from core.methods.transform import BlockTransform
+from core.models.config import DecoderConfig
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,13 @@ class Steps:
     solver: Solver | None = None
     learner: BlockMethod | None = None
     measures_importance: bool = False
+
+    def statistics_tokens(self, config: DecoderConfig) -> int | None:
+        """How many tokens the transforms' statistics take; None for all, 0 where there are none."""
+        wanted = [t.enough_tokens for t in self.transforms if t.needs_statistics]
+        if wanted and config.experts:  # one meets few of all tokens as it is
+            return None
+        return None if None in wanted else max((n for n in wanted if n is not None), default=0)
 
     @property
     def chooser(self) -> Solver | BlockMethod | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -56,11 +56,13 @@ class BlockWeights:
 class BlockTransform(Protocol):
     """One transform with its settings.
 
-    needs_statistics: of the block's inputs, by the name of each weight; needs_gram: with Gram matrices.
+    needs_statistics: of the block's inputs, by the name of each weight; needs_gram: with Gram matrices. enough_tokens:
+    how many, from all over the text, tell as much as all do; None where it takes all.
     """
 
     needs_statistics: bool
     needs_gram: bool
+    enough_tokens: ClassVar[int | None]
 
     def why_not(self, config: DecoderConfig) -> str:
         """'' where a model of this kind can be transformed, else one clause that says why not."""
