@@ -46,6 +46,9 @@ ACTIONS = (
     ActionSpec(
         "run", "Run the page's main action", "Run", "", ("Ctrl+Return", "Ctrl+Enter"), "Press the page's accent button"
     ),
+    ActionSpec(
+        "self_check", "Check this computer…", "Help", "shield-check", (), "Memory, disks, kernels, GPU, with remedies"
+    ),
 )
 
 

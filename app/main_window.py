@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QEvent, QSize, Qt, QTimer
 from PySide6.QtGui import (
@@ -26,6 +27,9 @@ from app.services import Services
 from app.widgets.basics import set_available
 from app.widgets.inline_error import InlineError
 from app.widgets.memory_bar import MemoryBar
+
+if TYPE_CHECKING:
+    from app.dialogs.self_check import SelfCheckDialog
 
 PAGES = {  # key → its class; a page's module is imported with the page, which keeps the first picture quick
     "model": "app.pages.model:ModelPage",
@@ -95,6 +99,16 @@ class MainWindow(QMainWindow):
         self.show_page("model")
         open_in_background(self.services, Path(path))
 
+    def self_check(self) -> SelfCheckDialog:
+        """Open what says whether this computer can do the work."""
+        from app.dialogs.self_check import SelfCheckDialog
+
+        dialog = self.findChild(SelfCheckDialog) or SelfCheckDialog(self.services, self)
+        dialog.start()
+        dialog.show()
+        dialog.raise_()
+        return dialog
+
     def inspect_tensor(self, name: str) -> None:
         """Show a tensor of the open model on the Inspect page."""
         self.show_page("inspect")
@@ -156,6 +170,7 @@ class MainWindow(QMainWindow):
         actions["get_model"].triggered.connect(lambda: self.services.shell.get_model.emit(""))
         actions["quit"].triggered.connect(self.close)
         actions["run"].triggered.connect(self._run_primary)
+        actions["self_check"].triggered.connect(self.self_check)
         for key in PAGES:
             actions[f"page_{key}"].triggered.connect(lambda _checked=False, key=key: self.show_page(key))
         for mode in ("system", "light", "dark"):

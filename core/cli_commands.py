@@ -399,15 +399,14 @@ def devices(args: argparse.Namespace, token: CancelToken) -> int:
 
 
 def check(args: argparse.Namespace, token: CancelToken) -> int:
-    from core.hardware.report import check_report
+    from core.hardware.check import check_report, has_failed, report_text
 
     lines = check_report(args.folder)
     if args.json:
         show({"checks": [vars_of(line) for line in lines]})
     else:
-        for line in lines:
-            print(f"  {line.status:<8} {line.name}: {line.sentence} {line.remedy}".rstrip())
-    return 1 if any(line.status == "error" for line in lines) else 0
+        sys.stdout.write(report_text(lines))
+    return 1 if has_failed(lines) else 0
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, CancelToken], int]] = {

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-
-import pytest
 
 from core.hardware import bandwidth, report
 from core.hardware.device import Device, Machine
@@ -37,41 +34,6 @@ def test_devices_report_is_plain_json() -> None:
     assert "Some CPU, 16.00 GB (14.90 GiB), 40.00 GB/s (measured), avx avx2" in lines[1]
     assert any("No NVIDIA driver" in line for line in lines)
     assert "known" not in report.devices_report(machine=MACHINE)
-
-
-def test_check_names_what_is_well_and_what_is_not(tmp_path: Path) -> None:
-    checks = {c.name: c for c in report.check_report(tmp_path / "new" / "deep", MACHINE)}
-    assert {"Python", "numpy", "Compiled kernels", "Memory", "Memory bandwidth", "Output folder", "Display"} <= set(
-        checks
-    )
-    assert checks["Python"].status == checks["Memory"].status == checks["Memory bandwidth"].status == report.OK
-    assert checks["Graphics"].status == report.OK
-    for check in checks.values():
-        assert check.sentence.endswith("."), check
-        assert check.status == report.OK or check.remedy, check
-
-
-def test_check_tells_nobody_whose_computer_it_is(tmp_path: Path) -> None:
-    text = " ".join(f"{c.name} {c.sentence} {c.remedy}" for c in report.check_report(tmp_path, MACHINE))
-    assert str(tmp_path) not in text
-    assert str(Path.home()) not in text
-    assert os.environ.get("USER", "no such user") not in text.split()
-    assert report._without_paths("no module (/home/me/x.so: bad)") == "no module … bad)"
-
-
-def test_check_warns_of_little_memory_and_of_no_display() -> None:
-    poor = Device("cpu", "", "", "cpu", "x86_avx2", 4 * 10**9, 10**9)
-    assert report._memory(poor).status == report.WARNING
-    assert report._bandwidth(poor).status == report.WARNING
-    assert report._display({}, "linux").status == report.WARNING
-    assert report._display({"WAYLAND_DISPLAY": "wayland-0"}, "linux").status == report.OK
-    assert report._display({}, "win32").status == report.OK
-
-
-def test_a_folder_that_can_not_be_written_to_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report.os, "access", lambda *_: False)
-    found = report._disk(tmp_path)
-    assert (found.status, found.remedy) == (report.ERROR, "Choose another folder.")
 
 
 def test_bandwidth_is_plausible_and_soon_there() -> None:

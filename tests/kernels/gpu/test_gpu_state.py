@@ -73,17 +73,17 @@ def test_this_machine_has_a_state() -> None:
 
 
 def test_the_self_check_says_it(monkeypatch) -> None:
-    from core.hardware.report import OK, WARNING, check_report
+    from core.hardware.check import AMBER, GREEN, check_report
 
     expected = {
-        judge(replace(Facts(), gpu=False)): OK,
-        judge(replace(Facts(), triton="3.1")): WARNING,
-        judge(replace(Facts(), name="Card 9")): OK,
+        judge(replace(Facts(), gpu=False)): GREEN,
+        judge(replace(Facts(), triton="3.1")): AMBER,
+        judge(replace(Facts(), name="Card 9")): GREEN,
     }
     for state, status in expected.items():
         monkeypatch.setattr(gpu, "state", lambda state=state: state)
         line = next(check for check in check_report() if check.name == "GPU kernels")
-        assert line.status == status
+        assert line.state == status
         assert (state.reason or "Card 9") in line.sentence
         assert line.remedy == state.remedy
 
