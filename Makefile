@@ -78,8 +78,7 @@ format: $(VENV)/.tested
 	@$(if $(CPP),$(VENV)/bin/clang-format -i $(CPP),:)
 
 screens: $(VENV)/.tested
-	$(PY) -m pytest -m gui tests/app $(PYTEST_ARGS)
-	@echo "Pictures are in build/screens/"
+	$(PY) tests/app/screens.py
 
 pictures: $(VENV)/.tested
 	$(PY) tests/app/pictures.py $(MODEL)

@@ -1,6 +1,7 @@
 """Pictures of every page in every state, light and dark, into build/screens/.
 
-`make screens` runs the test that calls this; `python tests/app/screens.py [FOLDER] [--size 900x600]` does it alone.
+`python tests/app/screens.py [FOLDER] [--size 900x600]` does it, and `make screens`. The test of it takes each state in
+one theme, since switching takes half of the time.
 """
 
 from __future__ import annotations
@@ -24,15 +25,21 @@ PATIENCE = 40.0  # seconds that a state may take to come about
 class Camera:
     """Puts the window into one state after another and takes a picture of each. Names say page and state."""
 
-    def __init__(self, window: Any, folder: Path, scratch: Path) -> None:
-        self.window, self.folder, self.scratch = window, folder, scratch
+    def __init__(self, window: Any, folder: Path, scratch: Path, turns: int = 0) -> None:
+        """turns: states in a row that share a theme, each taken in that one alone; 0: each is taken in both."""
+        self.window, self.folder, self.scratch, self.turns = window, folder, scratch, turns
+        self.states = 0
         self.taken: list[Path] = []
         folder.mkdir(parents=True, exist_ok=True)
 
     def take(self, name: str) -> None:
-        """NAME-light.png and NAME-dark.png, the present theme first, since switching takes time."""
+        """NAME-light.png and NAME-dark.png, the present theme first, since switching takes time; or one of them."""
         themes = self.window.services.themes
-        for theme in sorted(THEMES, key=lambda theme: theme != themes.theme.name):
+        wanted = sorted(THEMES, key=lambda theme: theme != themes.theme.name)
+        if self.turns:
+            wanted = [THEMES[self.states // self.turns % 2]]
+        self.states += 1
+        for theme in wanted:
             themes.set_mode(theme)
             self.wait(lambda: not themes.dressing)
             self.rest(0.03)
@@ -55,12 +62,15 @@ class Camera:
         self.wait(lambda: time.monotonic() > until)
 
 
-def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = SIZE) -> list[Path]:
-    """Every page in every state; returns the pictures. scratch: an empty folder for models and results."""
+def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = SIZE, turns: int = 0) -> list[Path]:
+    """Every page in every state; returns the pictures. scratch: an empty folder for models and results.
+
+    turns: see Camera.
+    """
     from get_screens import get_states
     from PySide6.QtWidgets import QLabel
 
-    camera = Camera(window, folder, scratch)
+    camera = Camera(window, folder, scratch, turns)
     window.resize(*size)
     window.show()
     assert isinstance(window.findChild(QLabel), QLabel)

@@ -1,4 +1,7 @@
-"""The pictures of every page and state are taken, and none of them is empty."""
+"""The pictures of every page and state are taken, and none of them is empty.
+
+Each state is taken in one theme here; `make screens` takes both of each.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from PySide6.QtGui import QImage
 from app.devices import find_devices
 
 pytestmark = [pytest.mark.gui, pytest.mark.slow]
+TURNS = 5  # states in one theme, and then as many in the other: switching takes half of the time
 
 
 def load_screens():  # type: ignore[no-untyped-def]
@@ -26,8 +30,9 @@ def load_screens():  # type: ignore[no-untyped-def]
 def test_every_page_in_every_state(window, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     screens = load_screens()
     window.services.session.update(device=find_devices()[0][0])
-    taken = screens.take_all(window, screens.FOLDER, tmp_path)
-    assert len(taken) == len(set(taken)) >= 50
+    taken = screens.take_all(window, tmp_path / "pictures", tmp_path, turns=TURNS)
+    assert len(taken) == len(set(taken)) >= 90
+    assert min(sum(path.stem.endswith(theme) for path in taken) for theme in screens.THEMES) >= 40
     for path in taken:
         image = QImage(str(path))
         assert (image.width(), image.height()) == (1100, 700), path
