@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from app.assets import RESOURCES
 from app.system_check import why_not
 
 if TYPE_CHECKING:
+    from app.jobs.crash import CrashReporter, Ended
     from app.main_window import MainWindow
     from app.services import Services
     from app.settings import Settings
@@ -41,25 +42,51 @@ def main(argv: list[str] | None = None) -> int:
     app.setApplicationDisplayName("Bitsmith")
     app.setDesktopFileName("bitsmith")
     app.setWindowIcon(QIcon(str(RESOURCES / "bitsmith.svg")))
+    reporter, ended, log = start_reports()
+    app.aboutToQuit.connect(reporter.end)
     window = build_window()
+    window.services.shell.queue_changed.connect(lambda _count: note_conversions(reporter, window.services))
+    reporter.tell = window.services.shell.problem.emit
+    if ended is not None:
+        window.show_ended(ended)
     window.show()
     QTimer.singleShot(0, lambda: start_background(window))
     if arguments.path is not None:
         QTimer.singleShot(0, lambda: window.open_path(arguments.path.absolute()))
-    sys.excepthook = lambda kind, error, trace: _tell(window, kind, error, trace)
     # Python sees a signal only when it gets to run, so a timer gives it the floor a few times a second.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: window.close())
     alive = QTimer()
     alive.timeout.connect(lambda: None)
     alive.start(250)
-    return app.exec()
+    from app.log_file import stop_log
+
+    status = app.exec()
+    reporter.end()
+    stop_log(log)
+    return status
 
 
-def _tell(window: MainWindow, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """An error that nobody caught, such as one in the answer to a click: on stderr and above the page."""
-    sys.__excepthook__(kind, error, trace)
-    window.services.shell.problem.emit(error)
+def start_reports(folder: Path | None = None) -> tuple[CrashReporter, Ended | None, logging.Handler | None]:
+    """Log file and crash reports from here on; and the last run, if it died. folder: the platform's place when None."""
+    from app.jobs.crash import CrashReporter
+    from app.log_file import start_log, state_folder
+    from core.version import version
+
+    folder = folder or state_folder()
+    log = start_log(folder)
+    logging.getLogger(__name__).info("Bitsmith %s starts", version())
+    reporter = CrashReporter(folder / "crashes", version())
+    return reporter, reporter.begin(), log
+
+
+def note_conversions(reporter: CrashReporter, services: Services) -> None:
+    """Let the reporter know what is being made, for the time when nobody can be asked."""
+    from app.jobs.convert_queue import ConversionQueue
+    from core.journal import journal_path
+
+    outputs = [entry.order.output for entry in ConversionQueue.of(services.jobs, services.settings).pending]
+    reporter.set_conversions(map(str, outputs), (f"{o}: journal {journal_path(o)}" for o in outputs))
 
 
 def build_services(settings: Settings | None = None) -> Services:

@@ -30,6 +30,8 @@ from app.widgets.memory_bar import MemoryBar
 
 if TYPE_CHECKING:
     from app.dialogs.self_check import SelfCheckDialog
+    from app.jobs.crash import Ended
+    from app.widgets.ended_line import EndedLine
 
 PAGES = {  # key → its class; a page's module is imported with the page, which keeps the first picture quick
     "model": "app.pages.model:ModelPage",
@@ -99,6 +101,25 @@ class MainWindow(QMainWindow):
         self.show_page("model")
         open_in_background(self.services, Path(path))
 
+    def show_ended(self, ended: Ended) -> EndedLine:
+        """Say that the last run died, and offer to go on with what it converted."""
+        from app.jobs.convert_queue import ConversionQueue
+        from app.widgets.ended_line import EndedLine
+
+        queue = ConversionQueue.of(self.services.jobs, self.services.settings)
+        entries = [e for e in queue.entries if e.resumable and str(e.order.output) in ended.outputs]
+        queue.told = queue.told or bool(entries)
+
+        def resume() -> None:
+            self.show_page("convert")
+            for entry in entries:
+                queue.resume(entry)
+
+        line = EndedLine(ended.report, [entry.title for entry in entries], resume)
+        self._column.insertWidget(0, line)
+        self.services.themes.dress(line)
+        return line
+
     def self_check(self) -> SelfCheckDialog:
         """Open what says whether this computer can do the work."""
         from app.dialogs.self_check import SelfCheckDialog
@@ -125,7 +146,7 @@ class MainWindow(QMainWindow):
                 key = spec.key.removeprefix("page_")
                 self.navigation.add(key, spec.text, spec.icon, self.actions_by_key[spec.key])
 
-        column = QVBoxLayout()
+        column = self._column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
         column.setSpacing(0)
         column.addWidget(self.banner)

@@ -89,6 +89,7 @@ class ConversionQueue(QObject):
         self._settings = settings
         self._next = 1
         self.entries: list[Entry] = []
+        self.told = False  # whether the window has said that some of an earlier session can go on
         self._unsaved = ""
         self._writing = threading.Lock()
         self._process = psutil.Process()

@@ -19,6 +19,7 @@ from core.hardware.detect import detect
 from core.hardware.device import Device, Machine
 from core.hardware.report import device_sentence, plain_device
 from core.units import format_bytes, format_rate
+from core.version import version
 
 GREEN, AMBER, RED = "green", "amber", "red"
 OLDEST_PYTHON = (3, 11)
@@ -76,14 +77,6 @@ def report_text(checks: Sequence[Check]) -> str:
 def line(check: Check) -> str:
     """One check as a line of text."""
     return f"  {check.state:<6} {check.name}: {check.sentence} {check.remedy}".rstrip()
-
-
-def version() -> str:
-    """Bitsmith's own, or 'unknown' for a tree that is not installed."""
-    try:
-        return importlib.metadata.version("bitsmith")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _python() -> Check:

@@ -73,7 +73,7 @@ class ConvertPage(Page):
         self._plot_timer.timeout.connect(lambda: services.jobs.turns.ask((self, "draw"), self._draw))
         for entry in queue.entries:
             self._on_added(entry)
-        if queue.entries:
+        if queue.entries and not queue.told:
             self.services.shell.notice.emit(
                 "A conversion of an earlier session has not ended.", "Resume it on the Convert page (Ctrl+3)."
             )
