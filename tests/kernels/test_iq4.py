@@ -10,6 +10,7 @@ import pytest
 from kernels import dispatch, ops
 from kernels.layouts import IQ4_LEVELS
 
+COMPILED = [name for name in dispatch.backends() if name != "reference"]
 KINDS = ("IQ4_NL", "IQ4_XS")
 LEVELS = np.array(IQ4_LEVELS, np.float32)
 
@@ -60,7 +61,7 @@ def test_every_instruction_set_gives_the_bytes_of_the_reference(kind) -> None:
         for importance in (None, weights):
             with dispatch.only("reference"):
                 want = ops.encode_blocks(kind, x[:5], importance)
-            for backend in dispatch.backends():
+            for backend in COMPILED:
                 with dispatch.only(backend):
                     got = ops.encode_blocks(kind, x[:5], importance)
                 assert np.array_equal(got, want), f"{kind} on {name}, {backend}, importance {importance is not None}"
@@ -71,7 +72,7 @@ def test_where_few_columns_count_every_instruction_set_gives_the_same_bytes(kind
     x, weights = samples.samples()["channels"][:2], samples.few_columns()
     with dispatch.only("reference"):
         want = ops.encode_blocks(kind, x, weights)
-    for backend in dispatch.backends():
+    for backend in COMPILED:
         with dispatch.only(backend):
             assert np.array_equal(ops.encode_blocks(kind, x, weights), want), f"{kind}, {backend}"
 
