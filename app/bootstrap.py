@@ -116,7 +116,10 @@ def build_window(settings: Settings | None = None) -> MainWindow:
     services = build_services(settings)
     from app.main_window import MainWindow
 
-    return MainWindow(services)
+    window = MainWindow(services)
+    if services.settings.problem is not None:
+        services.shell.notice.emit(*services.settings.problem)
+    return window
 
 
 def start_background(window: MainWindow) -> None:

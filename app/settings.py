@@ -2,23 +2,60 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from pathlib import Path
 
 from PySide6.QtCore import QByteArray, QSettings, QStandardPaths
 
 from app.theme import MODES
 
+log = logging.getLogger(__name__)
 RECENT_LIMIT = 10
+LARGEST = 2**31 - 1  # what Qt's fields for numbers hold
+DAMAGED = ".damaged"  # is added to the name of a settings file that can not be read
+_KEY = re.compile(r"[A-Za-z][\w.-]*(/[\w.-]+)*")  # what a damaged file shows of others is rubbish
 
 
 class Settings:
-    """Typed access to the settings file. `path` None: bitsmith.ini in the user's configuration folder."""
+    """Typed access to the settings file. `path` None: bitsmith.ini in the user's configuration folder.
+
+    problem: a sentence and a next step when the file could not be read; a damaged one is then moved aside.
+    """
 
     def __init__(self, path: Path | None = None) -> None:
         if path is None:
             folder = QStandardPaths.writableLocation(QStandardPaths.StandardLocation.GenericConfigLocation)
             path = Path(folder) / "bitsmith" / "bitsmith.ini"
         self._store = QSettings(str(path), QSettings.Format.IniFormat)
+        self._store.allKeys()  # Qt reads the file only now
+        self.problem: tuple[str, str] | None = None
+        if self._store.status() is QSettings.Status.FormatError:
+            self._start_anew(path)
+        elif self._store.status() is QSettings.Status.AccessError:
+            self.problem = "The settings can not be read.", f"Nothing is remembered; check the rights of {path.name}."
+        if self.problem is not None:
+            log.warning("%s %s (%s)", *self.problem, path)
+
+    def _start_anew(self, path: Path) -> None:
+        """Move the damaged file aside and keep what can still be read of it."""
+        kept = {key: self._store.value(key) for key in self._store.allKeys() if _KEY.fullmatch(key)}
+        aside = path.with_name(path.name + DAMAGED)
+        try:
+            path.replace(aside)
+        except OSError:
+            self.problem = "The settings file is damaged.", f"It can not be moved; delete {path.name}."
+            return
+        self._store = QSettings(str(path), QSettings.Format.IniFormat)
+        self._store.clear()  # Qt remembers what it read under this name
+        for key, value in kept.items():
+            if value is not None:
+                self._store.setValue(key, value)
+        self._store.sync()
+        self.problem = (
+            "The settings file was damaged.",
+            f"What could be read is kept; the old file is now {aside.name}.",
+        )
 
     @property
     def theme(self) -> str:
@@ -42,8 +79,8 @@ class Settings:
     def recent(self) -> tuple[Path, ...]:
         """Opened models, newest first. Those that are gone stay out."""
         value = self._store.value("recent", [])
-        names = [value] if isinstance(value, str) else list(value or [])  # a list of one comes back as a string
-        return tuple(path for path in map(Path, names) if path.exists())
+        names = value if isinstance(value, list) else [value]  # a list of one comes back as a string
+        return tuple(Path(name) for name in names if isinstance(name, str) and _exists(name))
 
     def add_recent(self, path: Path) -> None:
         others = [str(other) for other in self.recent if other != path]
@@ -54,7 +91,7 @@ class Settings:
         """Where downloaded models go."""
         from core.hub.access import models_folder
 
-        chosen = str(self._store.value("folders/models", "") or "")
+        chosen = self.text("folders/models")
         return Path(chosen) if chosen else models_folder()
 
     @models_folder.setter
@@ -64,7 +101,7 @@ class Settings:
     @property
     def endpoint(self) -> str:
         """The address of a mirror, '' for the hub itself."""
-        return str(self._store.value("hub/endpoint", "") or "")
+        return self.text("hub/endpoint")
 
     @endpoint.setter
     def endpoint(self, address: str) -> None:
@@ -81,7 +118,10 @@ class Settings:
 
     def text(self, key: str, default: str = "") -> str:
         """A remembered word: 'last/target', 'last/device', 'last/folder'."""
-        return str(self._store.value(key, default))
+        value = self._store.value(key, default)
+        if isinstance(value, list):  # Qt takes an unquoted comma for a list
+            value = ", ".join(map(str, value))
+        return value if isinstance(value, str) else default
 
     def set_text(self, key: str, value: str) -> None:
         self._store.setValue(key, value)
@@ -89,7 +129,7 @@ class Settings:
     def number(self, key: str, default: int) -> int:
         """A remembered whole number: 'last/context', 'last/batch'."""
         try:
-            return int(str(self._store.value(key, default)))
+            return min(max(int(str(self._store.value(key, default))), -LARGEST), LARGEST)
         except ValueError:
             return default
 
@@ -108,3 +148,11 @@ class Settings:
     def sync(self) -> None:
         """Write what is pending."""
         self._store.sync()
+
+
+def _exists(name: str) -> bool:
+    """False also for what can not be looked at: too long a name, a folder without rights."""
+    try:
+        return bool(name) and Path(name).exists()
+    except (OSError, ValueError):
+        return False
