@@ -156,8 +156,8 @@ class BlockForward:
         """One block over all samples. originals: the weights that `full` is computed with, when it is followed.
 
         advance: whether the residual stream goes on; otherwise the block is run to be looked at, over so many `samples`
-        from all over the text where it says how many. forget: matrices are taken out of `weights`, and `originals`, once
-        they have been used, so that memory falls along the block.
+        from all over the text where it says how many. forget: matrices are taken out of `weights`, and `originals`, as
+        soon as they have been used, so that memory falls along the block.
         """
         visitor = visitor or Nothing()
         streams = [_Stream(weights, {self._residual: self.hidden if advance else self._some(samples)})]
