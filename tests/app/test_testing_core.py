@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -111,16 +112,26 @@ def test_cancelled_while_the_configuration_is_read(
     backend: CoreBackend, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may start transformers, which takes seconds and can not be stopped."""
-    monkeypatch.setattr("core.runtime.load.decoder_config", lambda checkpoint: time.sleep(2))
+    release, ended = threading.Event(), threading.Event()
+
+    def read(_checkpoint: object) -> None:
+        release.wait(10)
+        ended.set()
+
+    monkeypatch.setattr("core.runtime.load.decoder_config", read)
     token = CancelToken()
     steps = backend.load(0, Setup(files[0]), token)
     next(steps)
     next(steps)
     token.cancel()
-    begin = time.monotonic()
-    with pytest.raises(Cancelled):
-        finish(steps)
-    assert time.monotonic() - begin < 0.2
+    begin = time.thread_time()
+    try:
+        with pytest.raises(Cancelled):
+            finish(steps)
+        assert not ended.is_set(), "it waited for the reading"
+        assert time.thread_time() - begin < 0.2
+    finally:
+        release.set()
 
 
 def test_cancel_and_unload_leave_nothing(backend: CoreBackend, files: tuple[Path, Path]) -> None:
