@@ -124,7 +124,7 @@ def test_by_keyboard_and_for_screen_readers(measured, window, qtbot) -> None:  #
         assert widget.accessibleName() or getattr(widget, "text", str)(), widget
     assert panel.slider.accessibleName() == "Size of the output"
     window.activateWindow()
-    qtbot.waitUntil(window.isActiveWindow)
+    qtbot.waitUntil(window.isActiveWindow, timeout=LONG)
     panel.slider.setFocus()
     at = panel.slider.value()
     QTest.keyClick(panel.slider, Qt.Key.Key_Right)
