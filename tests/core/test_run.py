@@ -104,14 +104,14 @@ module.SYNC_SECONDS = 0.0
 source, output, target, steps = sys.argv[1:]
 with open_checkpoint(source) as checkpoint:
     job = module.run(make_plan(checkpoint, Recipe(target)), checkpoint, Path(output), CancelToken(), threads=1)
-    for _ in range(int(steps)):
-        next(job)
-    os.kill(os.getpid(), signal.SIGKILL)
+    for step, progress in enumerate(job, 1):  # how much is left to verify at the end depends on the disk
+        if step == int(steps) or progress.phase == "verifying":
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="Windows has no SIGKILL")
-@pytest.mark.parametrize(("target", "steps"), [("Q4_K_M", 1), ("Q4_K_M", 12), ("Q4_K_M", 34), ("w4a16-g64", 9)])
+@pytest.mark.parametrize(("target", "steps"), [("Q4_K_M", 1), ("Q4_K_M", 12), ("Q4_K_M", 99), ("w4a16-g64", 9)])
 def test_killed_in_the_middle_then_resumed_gives_the_same_bytes(folder, tmp_path, target, steps):
     output = tmp_path / "out"
     done = subprocess.run(
