@@ -38,11 +38,7 @@ static void prepare(const Act& act, const float* x, int64_t x_stride, int64_t pa
 #define BITSMITH_STRING(text) BITSMITH_STRING_(text)
 
 static const Kernels kKernels = {
-    BITSMITH_STRING(BITSMITH_NS),
-    prepare,
-    linear,
-    &kOps,
-    kGram,
+    BITSMITH_STRING(BITSMITH_NS), prepare, linear, &kOps, kGram,
 };
 
 }  // namespace bitsmith::engine::BITSMITH_NS
