@@ -90,8 +90,9 @@ def test_remedy_changes_the_plan_by_the_bytes_it_said(window, qtbot, panel, kind
     assert str(CHANNEL) in panel.done.text()
     assert f"{price}, {gain}" in panel.done.text(), "price and gain stay in sight"
     recipe_page = window.page("recipe")
-    shown = recipe_page.advanced.rules.table.model.rows()
-    assert [(r.count, r.reason) for r in shown] == [(1, rule.reason)], "the Recipe page follows"
+    shown = recipe_page.advanced.rules.table.model
+    follows = [(1, rule.reason)]  # the Recipe page, once it has counted what the rule meets
+    qtbot.waitUntil(lambda: [(r.count, r.reason) for r in shown.rows()] == follows, timeout=LONG)
     assert recipe_page.convert.isEnabled()
     click(qtbot, panel.undo)
     qtbot.waitUntil(lambda: store.current.recipe == before and idle(window), timeout=LONG)

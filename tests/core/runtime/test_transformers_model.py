@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -314,22 +314,21 @@ def test_cancelled_while_loading(gpt2: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Also while transformers starts, builds or computes a first step, which nothing can stop."""
     for name in ("_configuration", "_build", "_listing"):
         ended = threading.Event()
+        token = CancelToken()
+        stopped: list[float] = []
 
-        def slow(*_args: Any, ended: threading.Event = ended) -> Any:
+        def stop(token: CancelToken = token, stopped: list[float] = stopped) -> None:
+            stopped.append(time.monotonic())
+            token.cancel()
+
+        def slow(*_args: Any, ended: threading.Event = ended, stop: Callable[[], None] = stop) -> Any:
+            threading.Timer(0.2, stop).start()  # not before: what comes first may take longer
             time.sleep(1)
             ended.set()
             raise RuntimeError("nobody sees this")
 
         with monkeypatch.context() as patch:
             patch.setattr(transformers_model, name, slow)
-            token = CancelToken()
-            stopped: list[float] = []
-
-            def stop(token: CancelToken = token, stopped: list[float] = stopped) -> None:
-                stopped.append(time.monotonic())
-                token.cancel()
-
-            threading.Timer(0.2, stop).start()
             with pytest.raises(LoadCancelled):
                 load(open_checkpoint(gpt2), token=token)
             assert time.monotonic() - stopped[0] < 0.2
