@@ -30,7 +30,7 @@ from kernels import ops
 from kernels.layouts import F16_MAX
 
 BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
-BLOCK_VALUES = 1 << 21  # more is no faster: the block leaves the cache
+BLOCK_VALUES = 1 << 20  # more is no faster: the block leaves the cache
 MANY_VALUES = 1 << 20  # from here on a histogram of one row in HISTOGRAM_ROWS is the same picture
 HISTOGRAM_ROWS = 4
 LONG_ROW = 1 << 17  # values; a scale over more of them is found from pieces of the row

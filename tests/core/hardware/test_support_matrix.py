@@ -37,7 +37,7 @@ def test_every_row_answers_for_every_class_once() -> None:
             State(entry["state"])
             assert entry["source"] in DOCUMENT["sources"]
             assert len(entry["reason"].split()) >= 2, entry
-    assert (len(DOCUMENT["rows"]), cells) == (75, 1125)
+    assert (len(DOCUMENT["rows"]), cells) == (78, 1170)
     assert set(DOCUMENT["states"]) == {state.value for state in State}
 
 
@@ -94,6 +94,9 @@ def test_every_format_of_ours_has_a_reason_everywhere(name: str) -> None:
         ("w8a16-g64", "vLLM", "x86_avx2", State.IMPOSSIBLE),
         ("w4a16-channel-asym", "Transformers", "nvidia_sm90", State.STORED),  # decompressed at load
         ("Q8_0", "MLX", "apple_m", State.IMPOSSIBLE),
+        ("TQ2_0", "Transformers", "x86_avx2", State.STORED),
+        ("NVFP4", "Transformers", "nvidia_sm89", State.IMPOSSIBLE),
+        ("hf-bf16", "Transformers", "nvidia_sm75", State.NATIVE),
         ("w4a16-g32", "ExLlamaV2", "nvidia_sm86", State.IMPOSSIBLE),
         ("w8a16-g32-asym", "vLLM", "nvidia_sm90", State.UNKNOWN),
         ("Q4_K_M", "llama.cpp", "riscv", State.UNKNOWN),
