@@ -34,3 +34,14 @@ def test_a_few_kernels_on_a_few_cards(tmp_path) -> None:
     for card, instruction in (("sm_80", "mma"), ("gfx942", "mfma"), ("sm_100", "tcgen05"), ("gfx1201", "wmma")):
         line = next(line for line in told.splitlines() if f" {card} / 16: " in line)
         assert instruction in line
+
+
+def test_a_few_launchers_on_a_few_cards(tmp_path) -> None:
+    told = _report(tmp_path, "--formats", "int8, both, 16;RMSNorm to int8", "--cards", "sm_80")
+    told += _report(
+        tmp_path, "--formats", "mxfp4, both, 16;encode Q4_0;attention, token, heads of 64", "--cards", "sm_120"
+    )
+    assert told.count(" r, ") == 5
+    assert told.count("0 with problems") == 2
+    for name in ("int8, both, 16 / sm_80", "mxfp4, both, 16 / sm_120", "attention, token, heads of 64 / sm_120"):
+        assert "mma" in next(line for line in told.splitlines() if line.startswith(name))
