@@ -45,7 +45,9 @@ def test_gguf() -> None:
     assert "vllm-gguf-plugin" in made["vLLM"].note
     assert "gguf_file='m.gguf'" in made["Transformers"].text
     assert "MLX" not in made
-    assert set(commands("TQ1_0")) == {"llama.cpp"}
+    ternary = commands("TQ1_0")
+    assert set(ternary) == {"llama.cpp", "Transformers"}
+    assert "unpacked" in ternary["Transformers"].note
 
 
 def test_compressed_tensors() -> None:
