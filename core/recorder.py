@@ -31,7 +31,8 @@ def _crc_on_disk(files: OutputFiles, b: WrittenBlock) -> int:
 class Recorder:
     """Has a thread of its own, so that no block waits for the disk.
 
-    What does not read back as it was written is not recorded; the check at the end of the run finds it again.
+    What does not read back as it was written is not recorded; the check at the end of the run finds it again. That
+    check, which has all threads, also takes what this one has not come to when nothing is left to write.
     """
 
     def __init__(self, files: OutputFiles, journal: Journal, seconds: float, stopped: Callable[[], bool]) -> None:
@@ -43,6 +44,7 @@ class Recorder:
         self._seconds = seconds
         self._stopped = stopped
         self._waiting: list[Entry] = []
+        self._closing = False
         self._begun = time.monotonic()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="bitsmith-journal")
         self._last: Future[None] | None = None
@@ -61,6 +63,7 @@ class Recorder:
 
     def close(self) -> None:
         """Like flush, then end the thread."""
+        self._closing = True
         try:
             self.flush()
         finally:
@@ -82,7 +85,7 @@ class Recorder:
         self._files.sync()
         if check:
             self._files.drop_cache()
-            entries = [e for e in entries if self._stopped() or self._reads_back(e)]
+            entries = [e for e in entries if self._closing or self._stopped() or self._reads_back(e)]
         with disk_errors(self._files.output):
             self._journal.append(entries)
 

@@ -1,5 +1,5 @@
 // Sums over one row. Value i is added to lane i mod 16 and the lanes are added in halves, so that the order of the
-// float64 additions, and with it every bit, is the same everywhere. Loops over lanes are the compiler's to vectorise.
+// additions, and with it every bit, is the same everywhere. Loops over lanes are the compiler's to vectorise.
 #pragma once
 #include "lanes.h"
 
@@ -47,7 +47,8 @@ inline bool all_finite(const float* x, int64_t n) {
     return finite;
 }
 
-inline RowError row_error(const float* source, const float* other, int64_t n) {
+// Sums of any values, in float64.
+inline RowError wide_row_error(const float* source, const float* other, int64_t n) {
     double squares[kLanes] = {}, error_squares[kLanes] = {};
     F largest = splat(0.0f);
     I bad = splat(0);
@@ -71,6 +72,46 @@ inline RowError row_error(const float* source, const float* other, int64_t n) {
         sums.nonfinite += bads[i];
     }
     return sums;
+}
+
+// Ordinary values: eight squares of a lane are added in float32, of which conversions to float64 are half the work.
+// False where that could overflow, lose more than the last bits to underflow, or meets a value that is not finite.
+constexpr int kRun = 8;
+constexpr double kLeast = 0x1p-100;
+inline bool plain_row_error(const float* source, const float* other, int64_t n, RowError& sums) {
+    double squares[kLanes] = {}, error_squares[kLanes] = {};
+    F largest = splat(0.0f);
+    for (int64_t at = 0; at < n; at += kRun * kLanes) {
+        F square = splat(0.0f), error = splat(0.0f);
+        const int64_t stop = n - at < kRun * kLanes ? n : at + kRun * kLanes;
+        for (int64_t i = at; i < stop; i += kLanes) {
+            float a[kLanes] = {}, b[kLanes] = {};
+            const int64_t count = stop - i;
+            if (count < kLanes) {
+                memcpy(a, source + i, count * sizeof(float));
+                memcpy(b, other + i, count * sizeof(float));
+            }
+            const F x = load(count < kLanes ? a : source + i), e = load(count < kLanes ? b : other + i) - x;
+            square = square + x * x;
+            error = error + e * e;
+            largest = max(abs(e), largest);
+        }
+        float x[kLanes], e[kLanes];
+        store(x, square);
+        store(e, error);
+        for (int i = 0; i < kLanes; ++i) squares[i] = squares[i] + double(x[i]);
+        for (int i = 0; i < kLanes; ++i) error_squares[i] = error_squares[i] + double(e[i]);
+    }
+    sums = {sum_lanes(squares), sum_lanes(error_squares), double(largest_lane(largest)), 0};
+    const double inf = double(INFINITY);
+    const bool exact = sums.max_error == 0.0 && sums.error_squares == 0.0;
+    return sums.source_squares >= kLeast && sums.source_squares < inf && (exact || sums.error_squares >= kLeast) &&
+           sums.error_squares < inf;
+}
+
+inline RowError row_error(const float* source, const float* other, int64_t n) {
+    RowError sums;
+    return plain_row_error(source, other, n, sums) ? sums : wide_row_error(source, other, n);
 }
 
 BITSMITH_INLINE I bin_of(const Difference& d, float limit, int bins) {

@@ -10,6 +10,8 @@ import numpy as np
 from kernels.reference.arithmetic import clamp
 
 _LANES = 16
+_RUN = 8  # squares of a lane that are added in float32, in a row whose sums neither overflow nor come near underflow
+_LEAST = 2.0**-100
 
 
 def _differences(source: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -34,6 +36,20 @@ def row_sums(values: np.ndarray) -> np.ndarray:
     return lanes[:, 0]
 
 
+def _row_squares(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Σv² of each row, [R] float64: of runs of eight in a lane, added in float32; and all in float64."""
+    rows, columns = values.shape
+    padded = np.zeros((rows, -(-columns // (_RUN * _LANES)) * _RUN * _LANES), np.float32)
+    padded[:, :columns] = values
+    with np.errstate(over="ignore", under="ignore"):
+        each = np.square(padded).reshape(rows, -1, _RUN, _LANES)
+        runs = np.zeros((*each.shape[:2], _LANES), np.float32)
+        for i in range(_RUN):
+            runs = runs + each[:, :, i]
+    wide = values.astype(np.float64)
+    return row_sums(runs.reshape(rows, -1)), row_sums(wide * wide)
+
+
 def _in_order(values: np.ndarray) -> float:
     total = 0.0
     for value in values.tolist():
@@ -50,9 +66,11 @@ def error_stats(
         place = (e + limit32) * (bins / (np.float32(2) * limit32))
         bin_numbers = clamp(place, 0.0, bins - np.float32(1)).astype(np.int64)
         counts += np.bincount(bin_numbers[::every][finite[::every]], minlength=len(counts))
-    x64, e64 = x.astype(np.float64), e.astype(np.float64)
-    squares, error_squares = _in_order(row_sums(x64 * x64)), _in_order(row_sums(e64 * e64))
-    return squares, error_squares, float(np.abs(e).max(initial=0.0)), int((~finite).sum())
+    squares, error_squares = _row_squares(x), _row_squares(e)
+    plain = finite.all(axis=1) & (squares[0] >= _LEAST) & np.isfinite(squares[0]) & np.isfinite(error_squares[0])
+    plain &= (error_squares[0] >= _LEAST) | ((e == 0).all(axis=1))
+    total, errors = (_in_order(np.where(plain, *both)) for both in (squares, error_squares))
+    return total, errors, float(np.abs(e).max(initial=0.0)), int((~finite).sum())
 
 
 def scan(x: np.ndarray, extremes: np.ndarray, nonfinite: np.ndarray, _threads: int) -> None:

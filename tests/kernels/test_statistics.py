@@ -9,6 +9,8 @@ import pytest
 
 from kernels import dispatch, ops
 
+_SUMS = 8 * 2.0**-24  # seven additions in float32 and a square: all that is rounded before float64
+
 
 def pair(columns: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(columns)
@@ -16,6 +18,8 @@ def pair(columns: int) -> tuple[np.ndarray, np.ndarray]:
     y = x + rng.standard_normal(x.shape).astype(np.float32) / 8
     x[1, 0], x[2] = np.nan, np.inf
     x[3] = 0
+    x[5] *= np.float32(2.0**-120)
+    x[6] *= np.float32(2.0**70)
     return x, y
 
 
@@ -46,13 +50,29 @@ def test_sums_are_right() -> None:
     sums = ops.error_stats(x, y, 0.25, 64)
     assert sums.nonfinite == 385
     assert sums.finite == x.size - 385
-    assert sums.source_squares == pytest.approx((x[real].astype(np.float64) ** 2).sum(), rel=1e-12)
+    assert sums.source_squares == pytest.approx((x[real].astype(np.float64) ** 2).sum(), rel=_SUMS)
     assert sums.error_squares == pytest.approx((e**2).sum(), rel=1e-6)
     assert sums.max_error == pytest.approx(np.abs(e).max(), rel=1e-6)
     want, _ = np.histogram(np.clip(e[real], -0.249999, 0.249999), 64, (-0.25, 0.25))
     assert sums.counts.sum() == sums.finite
     assert np.abs(sums.counts - want).sum() <= 4  # float32 may put a value next to an edge on its other side
     assert ops.error_stats(x, y).counts.size == 0
+
+
+@pytest.mark.parametrize("exponent", [-149, -140, -70, -55, -49, 0, 40, 61, 64, 120])
+def test_sums_of_values_of_any_size(exponent: int) -> None:
+    """Squares that float32 could not hold, and rows in which only one of two sums would overflow or vanish."""
+    rng = np.random.default_rng(3)
+    x = np.ldexp(rng.standard_normal((3, 300)), exponent).astype(np.float32)
+    y = (x + np.ldexp(rng.standard_normal(x.shape), max(-149, exponent - 10))).astype(np.float32)
+    y[1] = x[1]
+    e = (y - x).astype(np.float64)
+    for backend in dispatch.backends():
+        with dispatch.only(backend):
+            sums = ops.error_stats(x, y)
+            assert sums.source_squares == pytest.approx((x.astype(np.float64) ** 2).sum(), rel=_SUMS)
+            assert sums.error_squares == pytest.approx((e**2).sum(), rel=_SUMS)
+            assert sums.max_error == np.abs(e).max()
 
 
 def test_reconstructions_that_are_not_finite_are_infinite_errors() -> None:
