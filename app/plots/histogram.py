@@ -26,6 +26,7 @@ class HistogramSeries:
     """Counts between edges (len(edges) = len(counts) + 1). source: the weights themselves, drawn muted.
 
     detail: what stands behind the label, such as 'SNR 20.6 dB'. nonfinite: values that are in no bin.
+    values: how many there are, where only some rows are counted.
     """
 
     label: str
@@ -34,6 +35,7 @@ class HistogramSeries:
     detail: str = ""
     nonfinite: int = 0
     source: bool = False
+    values: int = 0
 
     @property
     def name(self) -> str:
@@ -70,9 +72,7 @@ class ErrorHistogram(PlotPanel):
         if not self._curves or exact:
             self.clear("Nothing to draw: every value is reproduced exactly." if exact else "")
             return
-        lost = max(one.nonfinite for one in series)
-        note = f"{format_count(lost)} values are not finite (NaN or Inf) and are in no bin." if lost else ""
-        self.redraw(title, [curve.look for curve in self._curves], note)
+        self.redraw(title, [curve.look for curve in self._curves], _note(series))
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
         plot.setLogMode(x=False, y=True)
@@ -148,6 +148,16 @@ class ErrorHistogram(PlotPanel):
                 self.style_axis(axis, "", theme)  # the legend says what it is for: there is little height
                 axis.setGrid(False)
             axis.setScale(1.0 / self._shrink)
+
+
+def _note(series: Sequence[HistogramSeries]) -> str:
+    lost = max(one.nonfinite for one in series)
+    if lost:
+        return f"{format_count(lost)} values are not finite (NaN or Inf) and are in no bin."
+    for one in series:
+        if (counted := sum(one.counts)) < one.values:
+            return f"Drawn from {format_count(counted)} of {format_count(one.values)} values; SNR is of all."
+    return ""
 
 
 class _Curve:

@@ -167,6 +167,9 @@ def test_exact_reconstruction_is_said(plot: ErrorHistogram) -> None:
 
 def test_one_bin_and_one_value_can_be_drawn(plot: ErrorHistogram, qtbot) -> None:  # type: ignore[no-untyped-def]
     plot.set_series(TITLE, [HistogramSeries("Q8_0", [-0.5, 0.5], [1])])
+    assert not plot.note.text()
+    plot.set_series(TITLE, [HistogramSeries("Q8_0", [-0.5, 0.5], [1500], values=6000)])
+    assert plot.note.text().replace("\u202f", ",") == "Drawn from 1,500 of 6,000 values; SNR is of all."
     qtbot.wait(10)
     assert plot.has_data
 

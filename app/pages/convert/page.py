@@ -322,7 +322,9 @@ class ConvertPage(Page):
             return
         error = row.result.error
         snr = f"SNR {units.format_decibels(error.snr_db)}"
-        series = HistogramSeries(row.result.format, error.edges, error.counts, snr, error.nonfinite)
+        series = HistogramSeries(
+            row.result.format, error.edges, error.counts, snr, error.nonfinite, values=error.values
+        )
         self.histogram.set_series(f"Error of {row.name}", (series,))
         self._drawn = (entry, row.name)
 
