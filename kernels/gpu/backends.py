@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernels import dispatch, gpu
+from kernels.gpu import selftest
 from kernels.gpu.forms import CODE_BITS, GGML_FORMS
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS
 from kernels.reference import matrix as reference
@@ -22,18 +23,22 @@ _SUPPORTED = {*GGML_FORMS, *(f"int{bits}" for bits in CODE_BITS), "table4", "F8_
 def _usable(variant: str) -> str:
     if variant and variant not in _SUPPORTED:
         return f"there is no GPU decoder for {variant}"
-    return gpu.state().reason
+    return gpu.state().reason or selftest.failing("product", variant)
 
 
 def _product(x: np.ndarray, weights: Any, *_reference_arguments: Any) -> np.ndarray:
     """float32 [M, K] · `kernels.gpu.products.Weights`ᵀ → float32 [M, N]. Activations are float16 on the way.
 
-    Rows and the order of columns, which the reference is given, are in the weights.
+    Rows and the order of columns, which the reference is given, are in the weights. Raises RuntimeError where the
+    kernel's self-test fails on this card; the weights are on the GPU, and nothing else can multiply them.
     """
     import torch
 
     from kernels.gpu.products import product  # only where the state is ready
+    from kernels.gpu.selfcheck_products import usable_product
 
+    if reason := usable_product(weights, len(x)):
+        raise RuntimeError(f"the GPU's product of {weights.form.label} is switched off: {reason}")
     found = product(torch.from_numpy(x).to(weights.low.device, torch.float16), weights)
     return found.float().cpu().numpy()
 

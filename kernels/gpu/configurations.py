@@ -33,6 +33,12 @@ class Configuration:
     stages: int = 1
     unrolled: bool = True
 
+    @property
+    def short(self) -> str:
+        """For people."""
+        parts = f", in {self.split} parts" if self.split > 1 else ""
+        return f"{self.regime} {self.rows} × {self.batch}{parts}"
+
 
 @dataclass(frozen=True)
 class ScaledConfiguration:

@@ -30,6 +30,11 @@ class Form:
     scale_rows: int = 1
 
     @property
+    def short(self) -> str:
+        """For people."""
+        return self.label + {"zeros": ", zeros", "minimums": ", offsets"}.get(self.scales, "")
+
+    @property
     def slots(self) -> int:
         """Codes in one word."""
         return 32 // self.bits

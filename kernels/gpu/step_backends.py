@@ -5,11 +5,15 @@ Arrays in and out are numpy's; inside a model, `kernels.gpu.launch` is called wi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernels import dispatch, gpu
+from kernels.gpu import selftest
+from kernels.gpu.configurations import VECTOR_BATCH
 from kernels.gpu.scaled_ways import KINDS
 from kernels.reference import attention, elementwise, scaled
 
@@ -26,9 +30,11 @@ def on_device(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.require(array, requirements=["C", "W"])).to("cuda")
 
 
-def usable(_variant: str) -> str:
-    """Why no kernel can run on this machine."""
-    return gpu.state().reason
+def usable(kernels: tuple[str, ...], variant: str) -> str:
+    """Why these kernels can not run on this machine, or are switched off for this variant. Runs nothing."""
+    failed = (selftest.failing(kernel, variant.removeprefix("int") if "encode" in kernel else variant)
+              for kernel in kernels)  # fmt: skip
+    return gpu.state().reason or next(filter(None, failed), "")
 
 
 def _norm(x: np.ndarray, gain: np.ndarray, eps: float) -> np.ndarray:
@@ -105,14 +111,37 @@ def _reference_attention(
     return np.stack([cache.attend(row, int(s), int(p), scale, window, softcap) for row, s, p in rows])
 
 
-def both(op: str, function: Any, reference: Any, variants: tuple[str, ...] = ()) -> None:
-    """Registers a kernel, and what it is compared with."""
-    dispatch.register(op, "gpu:triton", function, usable, priority=1, variants=variants)
+Class = Callable[..., tuple[Hashable, ...]]
+
+
+def both(op: str, function: Any, reference: Any, tested: dict[str, Class], variants: tuple[str, ...] = ()) -> None:
+    """Registers a kernel, and what it is compared with. tested: the kernels in it, and the class of given arguments.
+
+    A kernel whose self-test fails, which is made on the first call, leaves the call to the reference, and is in the
+    report from then on.
+    """
+
+    @wraps(function)
+    def run(*arguments: Any) -> Any:
+        off = any(selftest.usable(kernel, *of(*arguments)) for kernel, of in tested.items())
+        return (reference if off else function)(*arguments)
+
+    dispatch.register(op, "gpu:triton", run, partial(usable, tuple(tested)), priority=1, variants=variants)
     dispatch.register(op, "reference", reference)
 
 
-both("gpu_norm", _norm, elementwise.rms_norm)
-both("gpu_activate_mul", _activate_mul, _reference_activate_mul, ACTIVATIONS)
-both("gpu_rotate", _rotate, attention.rotate)
-both("gpu_scaled_product", _scaled_product, scaled.product, tuple(KINDS))
-both("gpu_attention", _attention, _reference_attention)
+def _scaled_class(kind: str, x: np.ndarray, *_rest: Any) -> tuple[Hashable, ...]:
+    return kind, "vector" if len(x) <= VECTOR_BATCH else "tile", False
+
+
+def _attention_class(q: np.ndarray, *rest: Any) -> tuple[Hashable, ...]:
+    return q.shape[2], "float32", len(rest) > 6 and rest[6] > 0
+
+
+both("gpu_norm", _norm, elementwise.rms_norm, {"norm": lambda *_: ("float32", False)})
+both("gpu_activate_mul", _activate_mul, _reference_activate_mul, {"activate": lambda kind, *_: (kind, "float32")},
+     ACTIVATIONS)  # fmt: skip
+both("gpu_rotate", _rotate, attention.rotate, {"rotate": lambda *a: (a[4], "float32")})
+both("gpu_scaled_product", _scaled_product, scaled.product, {"scaled product": _scaled_class}, tuple(KINDS))
+both("gpu_attention", _attention, _reference_attention,
+     {"store cache": lambda q, *_: (q.shape[2], "float32"), "attention token": _attention_class})  # fmt: skip
