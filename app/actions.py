@@ -46,6 +46,9 @@ ACTIONS = (
     ActionSpec(
         "run", "Run the page's main action", "Run", "", ("Ctrl+Return", "Ctrl+Enter"), "Press the page's accent button"
     ),
+    ActionSpec("guide", "Guide to this page", "Help", "book-open", ("F1",), "What is on this page, and how to use it"),
+    ActionSpec("guide_first", "First conversion", "Help", "", (), "Step by step, with a small model to try"),
+    ActionSpec("guide_trouble", "Trouble", "Help", "", (), "What messages mean, and what to do"),
     ActionSpec(
         "self_check", "Check this computer…", "Help", "shield-check", (), "Memory, disks, kernels, GPU, with remedies"
     ),

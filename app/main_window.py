@@ -6,29 +6,26 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, QSize, Qt, QTimer
-from PySide6.QtGui import (
-    QAction,
-    QActionGroup,
-    QCloseEvent,
-    QDragEnterEvent,
-    QDropEvent,
-)
-from PySide6.QtWidgets import QApplication, QHBoxLayout, QMainWindow, QMenu, QStackedWidget, QVBoxLayout, QWidget
+from PySide6.QtCore import QEvent, Qt, QTimer
+from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
+from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
 from app.actions import ACTIONS, make_actions
 from app.dialogs.open_model import choose_model
+from app.help import help_desk, page_for
 from app.jobs import Job
 from app.jobs.opening import open_in_background
 from app.jobs.precedence import window_first
+from app.menus import RECENT, build_menus, fill_recent
 from app.navigation import Navigation
 from app.pages.base import Page
+from app.placing import dropped_path, let_drops_through, place
 from app.services import Services
-from app.widgets.basics import set_available
 from app.widgets.inline_error import InlineError
 from app.widgets.memory_bar import MemoryBar
 
 if TYPE_CHECKING:
+    from app.dialogs.guide import GuideDialog
     from app.dialogs.self_check import SelfCheckDialog
     from app.jobs.crash import Ended
     from app.widgets.ended_line import EndedLine
@@ -40,8 +37,6 @@ PAGES = {  # key → its class; a page's module is imported with the page, which
     "inspect": "app.pages.inspect:InspectPage",
     "test": "app.pages.test:TestPage",
 }
-DEFAULT_SIZE = QSize(1280, 820)
-SMALLEST = QSize(900, 600)
 
 
 class MainWindow(QMainWindow):
@@ -57,11 +52,13 @@ class MainWindow(QMainWindow):
         self._pieces: dict[str, dict[str, QWidget]] = {}  # of pages that are still to be built
         self._current = ""
         self._build()
-        self._build_menus()
+        menus = build_menus(self, self.actions_by_key)
+        self.recent_menu = menus[RECENT]
+        menus["Run"].aboutToShow.connect(self._update_run)
         for part in (self.menuBar(), self.navigation, self.banner, self.memory_bar):
             services.themes.dress(part)
         self._connect()
-        self._restore_size()
+        place(self, services.settings.geometry)
         self.show_page("model")
 
     def page(self, key: str, *, styled_later: bool = False) -> Page:
@@ -72,7 +69,7 @@ class MainWindow(QMainWindow):
             self._stack.addWidget(page)
             for part in page.parts():
                 self.services.themes.dress(part, later=styled_later or not part.isVisibleTo(page))
-            _let_drops_through(page)
+            let_drops_through(page)
         return self._pages[key]
 
     @property
@@ -130,6 +127,17 @@ class MainWindow(QMainWindow):
         dialog.raise_()
         return dialog
 
+    def show_guide(self, address: str = "") -> GuideDialog:
+        """Open the guide at a page or section, or at what it says about the page in front."""
+        from app.dialogs.guide import GuideDialog
+
+        dialog = self.findChild(GuideDialog) or GuideDialog(self)
+        dialog.show_address(address or self.current_page.help_page() or page_for(self.current_page, self._current))
+        dialog.show()
+        dialog.raise_()
+        dialog.activateWindow()
+        return dialog
+
     def inspect_tensor(self, name: str) -> None:
         """Show a tensor of the open model on the Inspect page."""
         self.show_page("inspect")
@@ -145,6 +153,8 @@ class MainWindow(QMainWindow):
             if spec.group == "page":
                 key = spec.key.removeprefix("page_")
                 self.navigation.add(key, spec.text, spec.icon, self.actions_by_key[spec.key])
+
+        self.navigation.add_below(self.actions_by_key["guide"], "Help", "book-open")
 
         column = self._column = QVBoxLayout()
         column.setContentsMargins(0, 0, 0, 0)
@@ -163,27 +173,6 @@ class MainWindow(QMainWindow):
         layout.addWidget(self.memory_bar)
         self.setCentralWidget(central)
 
-    def _build_menus(self) -> None:
-        menus: dict[str, QMenu] = {}
-        groups: dict[str, QActionGroup] = {}
-        last_group: dict[str, str] = {}
-        for spec in ACTIONS:
-            menu = menus.get(spec.menu)
-            if menu is None:
-                menu = menus[spec.menu] = self.menuBar().addMenu(spec.menu)
-                menu.setToolTipsVisible(True)
-            elif last_group.get(spec.menu) != spec.group or spec.key == "quit":
-                menu.addSeparator()
-            last_group[spec.menu] = spec.group
-            action = self.actions_by_key[spec.key]
-            if spec.group:
-                groups.setdefault(spec.group, QActionGroup(self)).addAction(action)
-            menu.addAction(action)
-            if spec.key == "open_folder":
-                self.recent_menu = menu.addMenu("Open recent")
-                self.recent_menu.setToolTipsVisible(True)
-        menus["Run"].aboutToShow.connect(self._update_run)
-
     def _connect(self) -> None:
         actions, shell = self.actions_by_key, self.services.shell
         actions["open"].triggered.connect(self._choose_file)
@@ -192,6 +181,10 @@ class MainWindow(QMainWindow):
         actions["quit"].triggered.connect(self.close)
         actions["run"].triggered.connect(self._run_primary)
         actions["self_check"].triggered.connect(self.self_check)
+        actions["guide"].triggered.connect(lambda: self.show_guide())
+        actions["guide_first"].triggered.connect(lambda: self.show_guide("first-conversion"))
+        actions["guide_trouble"].triggered.connect(lambda: self.show_guide("trouble"))
+        help_desk().asked.connect(self.show_guide)
         for key in PAGES:
             actions[f"page_{key}"].triggered.connect(lambda _checked=False, key=key: self.show_page(key))
         for mode in ("system", "light", "dark"):
@@ -208,19 +201,9 @@ class MainWindow(QMainWindow):
         shell.notice.connect(lambda message, hint: self.banner.show_text(message, hint, warning=True))
         shell.queue_changed.connect(self._show_queue)
         self.services.jobs.failed.connect(self._show_failure)
-        self.recent_menu.aboutToShow.connect(self._fill_recent)
-
-    def _fill_recent(self) -> None:
-        self.recent_menu.clear()
-        for path in self.services.settings.recent:
-            action = QAction(path.name, self.recent_menu)
-            action.setToolTip(str(path))
-            action.triggered.connect(lambda _checked=False, path=path: self.open_path(path))
-            self.recent_menu.addAction(action)
-        if self.recent_menu.isEmpty():
-            action = QAction("Nothing opened yet", self.recent_menu)
-            set_available(action, "Models that you open are listed here.")
-            self.recent_menu.addAction(action)
+        self.recent_menu.aboutToShow.connect(
+            lambda: fill_recent(self.recent_menu, self.services.settings, self.open_path)
+        )
 
     def _update_run(self) -> None:
         button = self.current_page.primary()
@@ -257,22 +240,6 @@ class MainWindow(QMainWindow):
         self.services.themes.set_mode(mode)
         self.services.settings.theme = mode
 
-    def _restore_size(self) -> None:
-        available = (
-            self.screen().availableGeometry() if self.screen() else QApplication.primaryScreen().availableGeometry()
-        )
-        self.setMinimumSize(SMALLEST.boundedTo(available.size()))
-        self.resize(DEFAULT_SIZE.boundedTo(available.size()))
-        saved = self.services.settings.geometry
-        if saved is not None:
-            self.restoreGeometry(saved)
-        if not self.isMaximized() and not available.contains(self.frameGeometry()):
-            self.resize(self.size().boundedTo(available.size()))
-            frame = self.frameGeometry()
-            left = max(available.left(), min(frame.left(), available.right() - frame.width() + 1))
-            top = max(available.top(), min(frame.top(), available.bottom() - frame.height() + 1))
-            self.move(left, top)
-
     def build_pages(self) -> None:
         """Build what has not been shown yet, piece by piece and plot by plot, each when the event loop comes around."""
         from app.plots import PlotPanel
@@ -293,12 +260,12 @@ class MainWindow(QMainWindow):
         QTimer.singleShot(1, self.build_pages)  # with 0 it would be the same turn of the event loop
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
-        if _dropped_path(event) is not None:
+        if dropped_path(event) is not None:
             event.setDropAction(Qt.DropAction.CopyAction)
             event.accept()
 
     def dropEvent(self, event: QDropEvent) -> None:
-        path = _dropped_path(event)
+        path = dropped_path(event)
         if path is not None:
             event.setDropAction(Qt.DropAction.CopyAction)
             event.accept()
@@ -325,18 +292,3 @@ def _page_class(key: str) -> type[Page]:
     module, name = PAGES[key].split(":")
     found: type[Page] = getattr(import_module(module), name)
     return found
-
-
-def _let_drops_through(page: QWidget) -> None:
-    """Text fields take a dropped file for text; here a file is a model to open, wherever it is dropped."""
-    for field in page.findChildren(QWidget):
-        if field.acceptDrops():
-            field.setAcceptDrops(False)
-
-
-def _dropped_path(event: QDropEvent) -> Path | None:
-    """The first file or folder of a drop; several shards of one model dropped together are the model of the first."""
-    for url in event.mimeData().urls():
-        if url.isLocalFile() and Path(url.toLocalFile()).exists():
-            return Path(url.toLocalFile())
-    return None

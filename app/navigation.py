@@ -26,6 +26,7 @@ class Navigation(QFrame):
         self._buttons: dict[str, QPushButton] = {}
         self._icons: dict[str, str] = {}
         self._titles: dict[str, str] = {}
+        self._below: list[tuple[QPushButton, str]] = []
         self._layout = QVBoxLayout(self)
         self._layout.setContentsMargins(SPACE_3, SPACE_3, SPACE_3, SPACE_3)
         self._layout.setSpacing(SPACE_1)
@@ -44,7 +45,20 @@ class Navigation(QFrame):
         button.clicked.connect(lambda _checked=False: self.chosen.emit(key))
         self._group.addButton(button)
         self._buttons[key], self._icons[key], self._titles[key] = button, icon, title
-        self._layout.insertWidget(self._layout.count() - 1, button)
+        self._layout.insertWidget(len(self._buttons) - 1, button)  # the space below stays behind the last page
+        self._recolor()
+
+    def add_below(self, action: QAction, title: str, icon: str) -> None:
+        """A button at the bottom that is no page: it does what `action` does."""
+        button = QPushButton(title)
+        button.setProperty("buttonRole", "nav")
+        button.setAutoDefault(False)
+        button.setIconSize(QSize(22, 16))
+        button.setAccessibleName(title)
+        button.setToolTip(f"{action.toolTip()} ({action.shortcut().toString()})")
+        button.clicked.connect(lambda _checked=False: action.trigger())
+        self._below.append((button, icon))
+        self._layout.addWidget(button)
         self._recolor()
 
     def set_current(self, key: str) -> None:
@@ -60,3 +74,5 @@ class Navigation(QFrame):
     def _recolor(self, *_theme: object) -> None:
         for key, button in self._buttons.items():
             set_icon(button, self._icons[key], "accent" if button.isChecked() else "muted", gap=6)
+        for button, icon in self._below:
+            set_icon(button, icon, "muted", gap=6)

@@ -165,6 +165,7 @@ QTableView, QTreeView, QListView {
 }
 QTableView:focus, QTreeView:focus, QListView:focus { border: 2px solid @accent@; }
 QTableView::item, QTreeView::item { padding: 0 5px; border: none; border-bottom: 1px solid @hairline@; }
+QListView::item { padding: 0 8px; border: none; }
 QTableView::item:selected, QTreeView::item:selected, QListView::item:selected {
   background: @selected@; color: @text@; }
 QTableView::item:focus, QTreeView::item:focus { border: 1px solid @accent@; }

@@ -21,8 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from core import cli_budget, cli_eval, cli_generate, cli_help, cli_hub, cli_imatrix, cli_inspect
+from core import cli_budget, cli_eval, cli_generate, cli_guide, cli_help, cli_hub, cli_imatrix, cli_inspect
 from core.errors import Cancelled, UserError
+from core.guide import address
 from core.progress import CancelToken
 from core.units import THOUSANDS
 
@@ -74,24 +75,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(e, as_json)
     except (Cancelled, KeyboardInterrupt):
         hint = next((_GOES_ON[word] for word in words if word in _GOES_ON), "")
-        return _complain(UserError("Cancelled.", hint), as_json, code=3)
+        return _complain(UserError("Cancelled.", hint, topic="resume"), as_json, code=3)
     except _Usage as e:
         return _complain(UserError(str(e)), as_json, code=2)
     except BrokenPipeError:
         _silence_stdout()
         return 0
     except MemoryError:
-        return _complain(UserError("There is not enough memory.", "Close other programs and try again."), as_json)
+        full = UserError("There is not enough memory.", "Close other programs and try again.", topic="memory")
+        return _complain(full, as_json)
     except Exception as e:
         if isinstance(e, OSError) and e.errno in _FULL:
             _silence_stdout()
-            full = UserError(f"The output can not be written ({e.strerror}).", "Free some space, or use another disk.")
-            return _complain(full, as_json)
+            why = f"The output can not be written ({e.strerror})."
+            return _complain(UserError(why, "Free some space, or use another disk.", topic="output"), as_json)
         if os.environ.get("BITSMITH_DEBUG"):
             raise
         where = UserError(
             f"Bitsmith failed where it should not: {type(e).__name__}: {e}.",
             "Please report it; BITSMITH_DEBUG=1 shows where.",
+            topic="inside",
         )
         return _complain(where, as_json)
     finally:
@@ -105,7 +108,7 @@ def _run(words: list[str], token: CancelToken) -> int:
         return int(e.code or 0)
     if args.command in cli_generate.COMMANDS:
         return cli_generate.COMMANDS[args.command](args, token)
-    for part in (cli_inspect, cli_eval, cli_budget, cli_imatrix, cli_hub):
+    for part in (cli_inspect, cli_eval, cli_budget, cli_imatrix, cli_hub, cli_guide):
         if args.command in part.COMMANDS:
             return part.COMMANDS[args.command](args, token)
     from core.cli_commands import COMMANDS
@@ -123,6 +126,8 @@ def _complain(e: UserError, as_json: bool, code: int = 1) -> int:
     if sys.stderr is not None:  # closed; print would write to stdout
         with contextlib.suppress(OSError):
             print(f"{e.message}\n{e.hint}".strip(), file=sys.stderr)
+            if code == 1 and sys.stderr.isatty():  # for a person; a log needs no such line
+                print(f"More: bitsmith guide {address(e.topic)}", file=sys.stderr)
     return code
 
 
@@ -226,6 +231,7 @@ def _parser() -> _Parser:
     devices.add_argument("--known", action="store_true", help="list the devices that can be planned for")
     check = command("check", "Check this installation: kernels, memory, disk, drivers.")
     check.add_argument("--folder", type=Path, default=Path.cwd(), help="folder for outputs to check")
+    cli_guide.add_commands(command)
     cli_help.complete(parser, commands.choices)
     return parser
 

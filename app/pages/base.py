@@ -56,6 +56,10 @@ class Page(QWidget):
     def look_at(self, name: str) -> None:
         """Another page asks to show this tensor of the open model."""
 
+    def help_page(self) -> str:
+        """The guide's page about what is shown now; '' for the usual one of this page (app.help)."""
+        return ""
+
     def take_drop(self, path: Path, place: QPoint) -> bool:
         """A file dropped on this page at `place`. False: the window opens it as a model."""
         return False

@@ -7,11 +7,14 @@ import traceback
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
 
+from app.help import help_desk
 from app.theme import CAPTION, SPACE_2, SPACE_3, mono_font
 from app.widgets.basics import IconLabel, label, quiet_button, set_role
 from core.errors import UserError
+from core.guide import INSIDE, address
 
-WORDS_WIDTH = 360  # px from which every button has its word
+WORDS_WIDTH = 360  # px from which 'Copy' has its word
+MORE_WIDTH = 560  # px from which 'Read more' has its words
 
 
 class InlineError(QFrame):
@@ -33,6 +36,9 @@ class InlineError(QFrame):
         self._details_button = quiet_button("Details", self._toggle_details, hint="Show what happened inside")
         copy = self._copy_button = quiet_button("Copy", self.copy, icon="copy", hint="Copy message and details")
         copy.setAccessibleName("Copy")
+        self.more = quiet_button("Read more", self._read_more, icon="book-open", hint="What the guide says about this")
+        self.more.setAccessibleName("Read more")
+        self._topic = ""
         self._dismiss = quiet_button("", self.hide, icon="x", hint="Dismiss this message")
 
         words = QVBoxLayout()
@@ -43,6 +49,7 @@ class InlineError(QFrame):
         row.setSpacing(SPACE_2)
         row.addWidget(self._icon)
         row.addLayout(words, 1)
+        row.addWidget(self.more)
         row.addWidget(self._details_button)
         row.addWidget(copy)
         row.addWidget(self._dismiss)
@@ -54,21 +61,30 @@ class InlineError(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        text = "Copy" if self.width() >= WORDS_WIDTH else ""  # the sentences need the room more
-        if self._copy_button.text() != text:
-            self._copy_button.setText(text)
+        for part, word, width in ((self._copy_button, "Copy", WORDS_WIDTH), (self.more, "Read more", MORE_WIDTH)):
+            text = word if self.width() >= width else ""  # the sentences need the room more
+            if part.text() != text:
+                part.setText(text)
 
     def show_error(self, error: BaseException) -> None:
         """Show a UserError's two sentences; for any other exception say so plainly and keep the trace in Details."""
         if isinstance(error, UserError):
-            message, hint = error.message, error.hint
+            message, hint, topic = error.message, error.hint, error.topic
         else:
             message = f"Something went wrong inside the program ({type(error).__name__})."
             hint = "Copy the details and report them; your files were not changed by this."
-        self.show_text(message, hint, "".join(traceback.format_exception(error)))
+            topic = INSIDE
+        self.show_text(message, hint, "".join(traceback.format_exception(error)), topic=topic)
 
-    def show_text(self, message: str, hint: str = "", details: str = "", *, warning: bool = False) -> None:
-        """Show a sentence and a next step; `warning` shows it as one that does not stop anything."""
+    def show_text(
+        self, message: str, hint: str = "", details: str = "", *, warning: bool = False, topic: str = ""
+    ) -> None:
+        """Show a sentence and a next step; `warning` shows it as one that does not stop anything.
+
+        topic: the section about trouble that 'Read more' opens; '' opens their page, and for a warning there is none.
+        """
+        self._topic = topic
+        self.more.setVisible(bool(topic) or not warning)
         self.message.setText(message)
         self.hint.setText(hint)
         self.hint.setVisible(bool(hint))
@@ -93,6 +109,9 @@ class InlineError(QFrame):
         """Message, hint and details to the clipboard."""
         parts = (self.message.text(), self.hint.text(), self._details.toPlainText())
         QGuiApplication.clipboard().setText("\n".join(part for part in parts if part))
+
+    def _read_more(self) -> None:
+        help_desk().asked.emit(address(self._topic))
 
     def _toggle_details(self) -> None:
         shown = self._details.isHidden()

@@ -24,10 +24,22 @@ class Kind(Enum):
     NAME = "name"  # this is no repository
 
 
+# Sections of the guide about trouble, where it is not the one about hubs.
+_TOPICS = {
+    Kind.OFFLINE: "network",
+    Kind.UNREACHABLE: "network",
+    Kind.BUSY: "network",
+    Kind.GATED: "gated",
+    Kind.TOKEN: "gated",
+    Kind.DISK: "output",
+    Kind.TAKEN: "output",
+}
+
+
 class HubError(UserError):
     """page: an address that the next step speaks of, else ''."""
 
     def __init__(self, kind: Kind, message: str, hint: str, page: str = "") -> None:
-        super().__init__(message, hint)
+        super().__init__(message, hint, topic=_TOPICS.get(kind, "hub"))
         self.kind = kind
         self.page = page

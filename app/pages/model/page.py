@@ -80,6 +80,9 @@ class ModelPage(Page):
             return self.get.primary()
         return self.loaded.primary if self._stack.currentWidget() is self.loaded else None
 
+    def help_page(self) -> str:
+        return "hub" if self._getting else ""
+
     def shown(self) -> None:
         self.start.show_recent(self.services.settings.recent)
 
