@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import signal
 import sys
 from importlib import import_module
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from app.main_window import MainWindow
     from app.services import Services
     from app.settings import Settings
+
+CONTROLS = "BITSMITH_CONTROLS"  # names a file for the tests of an installed program: see app/controls.py
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,6 +53,10 @@ def main(argv: list[str] | None = None) -> int:
     if ended is not None:
         window.show_ended(ended)
     window.show()
+    if place := os.environ.get(CONTROLS):
+        from app.controls import tell
+
+        tell(window, Path(place))
     QTimer.singleShot(0, lambda: start_background(window))
     if arguments.path is not None:
         QTimer.singleShot(0, lambda: window.open_path(arguments.path.absolute()))

@@ -9,7 +9,6 @@ import argparse
 import codecs
 import contextlib
 import errno
-import importlib.metadata
 import io
 import json
 import os
@@ -26,6 +25,7 @@ from core.errors import Cancelled, UserError
 from core.guide import address
 from core.progress import CancelToken
 from core.units import THOUSANDS
+from core.version import version
 
 _FULL = (errno.ENOSPC, errno.EFBIG, getattr(errno, "EDQUOT", errno.ENOSPC))  # a write finds no room
 
@@ -184,7 +184,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="bitsmith", description="Quantize language-model checkpoints.")
     common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print JSON instead of text")
-    parser.add_argument("--version", action="version", version=f"bitsmith {_version()}")
+    parser.add_argument("--version", action="version", version=f"bitsmith {version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     parser.commands = commands.choices
 
@@ -234,13 +234,6 @@ def _parser() -> _Parser:
     cli_guide.add_commands(command)
     cli_help.complete(parser, commands.choices)
     return parser
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("bitsmith")
-    except importlib.metadata.PackageNotFoundError:
-        return "from a folder that is not installed"
 
 
 def _recipe_options(p: argparse.ArgumentParser) -> None:

@@ -100,7 +100,7 @@ def _reference(args: argparse.Namespace, endpoint: str) -> Reference:
 
 def _list(found: Repository, choice: Choice, folder: Path, as_json: bool) -> int:
     from core.cli_commands import show
-    from core.hub.disk import free_bytes
+    from core.disk import free_bytes
     from core.hub.files import choices, fates
 
     told = fates(found.files, choice)

@@ -14,11 +14,12 @@ import numpy as np
 from core.blocks import encoded_runs, split, with_options
 from core.calibrate import calibrated
 from core.checkpoint.base import Checkpoint
+from core.disk import disk_errors
 from core.errors import UserError
 from core.formats import EncodeOptions
 from core.journal import journal_path, partial_path
 from core.methods.choice import Transform
-from core.output import disk_errors, output_size
+from core.output import output_size
 from core.plan import Plan, TensorPlan
 from core.progress import CancelToken
 

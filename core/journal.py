@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core.disk import open_locked, printable, remove_locked
 from core.errors import UserError
 from core.metrics.error import histogram_edges
 from core.progress import ErrorStats
@@ -137,22 +138,11 @@ class Journal:
     def __init__(self, path: Path) -> None:
         """Open and lock; what the file holds stays until `begin`. Raises UserError when another run has it."""
         self._path = path
-        while True:
-            self._file = path.open("a+b", buffering=0)
-            try:
-                _lock(self._file.fileno(), path)
-            except UserError:
-                self._file.close()
-                raise
-            if self._is_at_its_place():
-                return
-            self._file.close()  # the run that had the lock has just finished and removed the file
-
-    def _is_at_its_place(self) -> bool:
-        try:
-            return os.path.samestat(os.fstat(self._file.fileno()), self._path.stat())
-        except OSError:
-            return False
+        busy = UserError(
+            f"Another run is writing {printable(path.name.removesuffix('.partial.journal'))} at this moment.",
+            "Wait for it to finish, or choose another output.",
+        )
+        self._file = open_locked(path, busy, LOCK_POSITION)
 
     def begin(self, job: str, data: str = "") -> None:
         """Start anew: nothing is written yet. data: see `read`."""
@@ -194,33 +184,7 @@ class Journal:
         """Unlock. The file goes when the run is done, or when nothing has begun."""
         if self._file.closed:
             return
-        remove = done or self._file.seek(0, os.SEEK_END) == 0
-        if remove and os.name == "posix":
-            self._path.unlink(missing_ok=True)  # before the lock is given up: another run may wait for it
-        self._file.close()
-        if remove and os.name != "posix":
-            self._path.unlink(missing_ok=True)
-
-
-def _lock(fd: int, path: Path) -> None:
-    busy = UserError(
-        f"Another run is writing {path.name.removesuffix('.partial.journal')} at this moment.",
-        "Wait for it to finish, or choose another output.",
-    )
-    try:
-        import fcntl
-    except ImportError:
-        import msvcrt
-
-        try:
-            os.lseek(fd, LOCK_POSITION, os.SEEK_SET)
-            msvcrt.locking(fd, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        except OSError:
-            raise busy from None
-        return
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise busy from None
-    except OSError:
-        return  # some network file systems have no locks; the run is still atomic
+        if done or self._file.seek(0, os.SEEK_END) == 0:
+            remove_locked(self._file, self._path)
+        else:
+            self._file.close()

@@ -1,57 +1,27 @@
-"""The output while it is being written: partial files, exact sizes, errors of the disk in plain words."""
+"""The output while it is being written: partial files, exact sizes, what it may not harm."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.files import cannot_read
+from core.disk import disk_errors, free_bytes, give_name, sync_folder, too_little_room
 from core.errors import UserError
 from core.export.layout import Layout
 from core.journal import journal_path, partial_path
 from core.parts import Run
-from core.units import format_bytes, format_count
+from core.units import format_count
 from kernels import stretches
 
 RESERVE = 16_000_000  # bytes left free beside the output, for the journal and the file system's own needs
-
-
-@contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Turn the errors that a disk or a folder causes into one sentence and a next step."""
-    try:
-        yield
-    except OSError as e:
-        raise _explain(e, path) from e
-
-
-def _explain(e: OSError, path: Path) -> UserError:
-    where = path.parent
-    if e.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", -1)):
-        return UserError(f"The disk of {where} is full.", "Free some space; the run can then be resumed.")
-    if e.errno in (errno.EACCES, errno.EPERM):
-        return UserError(f"This program may not write to {where}.", "Choose a folder of your own as output.")
-    if e.errno == errno.EROFS:
-        return UserError(f"{where} is read-only.", "Choose another folder as output.")
-    if e.errno == errno.EFBIG:
-        return UserError(
-            f"The file system of {where} does not hold files this large.", "Choose another disk as output."
-        )
-    if e.errno in (errno.EEXIST, errno.ENOTDIR):
-        return UserError(f"{where} is a file, not a folder.", "Choose another folder for the output.")
-    if e.errno == errno.ENAMETOOLONG:
-        return UserError("The output's name is too long.", "Choose a shorter name.")
-    if e.errno == errno.ENOENT:
-        return UserError(f"{path} has disappeared.", "Check that the disk is still connected, then resume.")
-    return UserError(f"{path} could not be written: {e.strerror or e}.", "Check the disk, then resume the run.")
 
 
 def check_output(output: Path, checkpoint: Checkpoint, layout: Layout, overwrite: bool) -> None:
@@ -122,15 +92,11 @@ def check_leftovers(output: Path) -> None:
 
 def check_space(output: Path, layout: Layout) -> None:
     """Raise UserError when the output does not fit on its disk; what a partial output already takes counts as there."""
-    free = shutil.disk_usage(output.parent).free
+    free = free_bytes(output.parent)
     there = sum(_allocated(p) for p in _partial_files(output, layout))
     missing = layout.total_bytes + RESERVE - there - free
-    if missing > 0:
-        raise UserError(
-            f"The disk of {output.parent} has {format_bytes(free)} free; this output needs "
-            f"{format_bytes(layout.total_bytes)}.",
-            f"Free {format_bytes(missing)} more, or choose another disk.",
-        )
+    if free >= 0 and missing > 0:
+        raise UserError(*too_little_room(output.parent, free, layout.total_bytes, missing))
 
 
 def _resolve(path: Path) -> Path:
@@ -268,8 +234,8 @@ class OutputFiles:
                 self.output.rmdir()  # the user made it
             elif self.output.exists() and (self._layout.folder or not overwrite):
                 raise UserError(f"{self.output} exists by now.", "Move it away, then resume the run.")
-            partial.replace(self.output)
-            _sync_folder(self.output.parent)
+            give_name(partial, self.output)
+            sync_folder(self.output.parent)
 
     def _write_extras(self, partial: Path) -> None:
         expected = {partial / name for name, _ in self._layout.extras} | set(self._paths)
@@ -288,8 +254,8 @@ class OutputFiles:
                 shutil.copyfile(content, target)
             with target.open("rb+") as f:
                 os.fsync(f.fileno())
-            _sync_folder(target.parent)
-        _sync_folder(partial)
+            sync_folder(target.parent)
+        sync_folder(partial)
 
     def _pwrite(self, fd: int, offset: int, data: memoryview) -> None:
         while data.nbytes:
@@ -331,13 +297,3 @@ def discard(output: Path) -> None:
 def output_size(path: Path) -> int:
     """Bytes of a file, or of all files of a folder."""
     return sum(f.stat().st_size for f in path.rglob("*") if f.is_file()) if path.is_dir() else path.stat().st_size
-
-
-def _sync_folder(path: Path) -> None:
-    if os.name != "posix":
-        return
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

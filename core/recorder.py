@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from core.disk import disk_errors
 from core.journal import Entry, Journal, WrittenBlock
-from core.output import OutputFiles, disk_errors
+from core.output import OutputFiles
 from core.parts import Run
 from kernels import ops
 

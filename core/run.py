@@ -22,6 +22,7 @@ from core.blocks import Block, BlockResult, BlockWorker, split, values_of, with_
 from core.calibrate import calibrate
 from core.checkpoint.base import Checkpoint
 from core.cli_calibration import calibration_words
+from core.disk import disk_errors
 from core.errors import UserError
 from core.finished import is_finished
 from core.formats import EncodeOptions
@@ -30,7 +31,7 @@ from core.methods.prepare import Data, Prepared, prepare_weights, read_data
 from core.methods.scratch import remove_scratch
 from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
-from core.output import OutputFiles, check_leftovers, check_output, discard, disk_errors, output_size
+from core.output import OutputFiles, check_leftovers, check_output, discard, output_size
 from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, calibration_seconds, thread_seconds
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe

@@ -36,7 +36,7 @@ def get_states(c: Any) -> Iterator[str]:
     cleared = {k: v for k, v in os.environ.items() if not k.startswith("HF_") and not k.lower().endswith("_proxy")}
     with (
         mock.patch.dict(os.environ, cleared | environment, clear=True),
-        mock.patch("core.hub.disk.free_bytes", return_value=34 * GIB),
+        mock.patch("core.disk.free_bytes", return_value=34 * GIB),
     ):
         yield from _states(c, hub)
     running.close()

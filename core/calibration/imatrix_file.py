@@ -18,9 +18,9 @@ import numpy as np
 from core.calibration.imatrix import Importance, ImportanceMatrix
 from core.checkpoint.files import cannot_read, read_exactly
 from core.checkpoint.gguf_header import GgufHeader, RawTensor, read_header
+from core.disk import disk_errors
 from core.errors import UserError
 from core.export.gguf_values import MAX_NAME, GGUFType, GGUFValue, encode_record, u32
-from core.output import disk_errors
 
 SUMS, COUNTS = ".in_sum2", ".counts"
 MOST_ENTRIES = 1 << 18
@@ -66,7 +66,7 @@ def write_imatrix(path: Path, matrix: ImportanceMatrix) -> None:
     The older format has no counts of experts: one that met no token is written with the mean of the others.
     """
     data = _older_bytes(matrix) if path.suffix.lower() == ".dat" else _gguf_bytes(matrix)
-    with disk_errors(path):
+    with disk_errors(path, "try again"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
             partial = Path(file.name)

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from core.disk import give_name
 from core.hub.access import Access
-from core.hub.disk import FolderLock, check_room, disk_errors, give_name
+from core.hub.disk import FolderLock, check_room, disk_errors
 from core.hub.files import Choice, HubFile
 from core.hub.listing import Repository, is_plain
 from core.hub.problems import HubError, Kind

@@ -13,10 +13,10 @@ import numpy as np
 
 from core.calibration.settings import CalibrationText
 from core.checkpoint.base import Checkpoint
+from core.disk import disk_errors
 from core.formats import Format
 from core.methods.choice import Calibrated, DataMethod, Transform
 from core.methods.record import Known, stamped
-from core.output import disk_errors
 from core.plan import Action, Plan, TensorPlan
 from core.progress import CancelToken
 from core.threads import whole_products

@@ -17,9 +17,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from core.disk import disk_errors
 from core.errors import UserError
 from core.formats.numbers import Codes
-from core.output import disk_errors
 
 _JOB = "job.json"
 _STATE = "state.safetensors"

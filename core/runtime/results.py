@@ -6,7 +6,6 @@ The file is only ever appended to, in one write, so two programs can keep result
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import math
 import os
@@ -32,6 +31,7 @@ from core.units import (
     format_rate,
     format_tokens_per_second,
 )
+from core.version import version
 
 FILE_NAME = "results.jsonl"
 MAX_LINE = 1 << 20  # bytes; a sweep of many shapes has some 20,000
@@ -89,11 +89,7 @@ def machine_name() -> str:
 
 
 def version_names() -> str:
-    try:
-        own = importlib.metadata.version("bitsmith")
-    except importlib.metadata.PackageNotFoundError:
-        own = "from source"
-    return f"Bitsmith {own}, Python {platform.python_version()}, numpy {np.__version__}"
+    return f"Bitsmith {version()}, Python {platform.python_version()}, numpy {np.__version__}"
 
 
 def new_result(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import struct
 import tempfile
 import time
@@ -22,6 +21,7 @@ from typing import IO, Self
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
+from core.disk import free_bytes
 from core.inspect.cache import ABANDONED, PARTIAL, cache_folder, used
 from core.metrics.divergence import SourceRows
 
@@ -124,13 +124,7 @@ class LogitsWriter:
     def fits(windows: int, rows: int, width: int) -> bool:
         """Whether such a file may be kept: within MOST_BYTES and half of the free space."""
         size = _Layout(windows, rows, width, 0).total
-        place = folder()
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        try:
-            free = shutil.disk_usage(place).free
-        except OSError:
-            return False
+        free = free_bytes(folder())
         return size <= min(MOST_BYTES, FREE_SHARE * free)
 
     def write(self, window: int, part: slice, rows: SourceRows) -> None:

@@ -306,7 +306,7 @@ def test_a_pasted_path_is_opened(window, qtbot, hub: Hub, tmp_path: Path) -> Non
 
 
 def test_too_little_room_is_said_beside_the_button(window, qtbot, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("core.hub.disk.free_bytes", lambda _folder: 5_000_000)
+    monkeypatch.setattr("core.disk.free_bytes", lambda _folder: 5_000_000)
     get = opened(window, qtbot)
     ask(qtbot, get, "owner/tiny-llama", "listing")
     assert not get.listing.download.isEnabled()

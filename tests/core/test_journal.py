@@ -113,12 +113,13 @@ def test_a_lock_on_a_file_that_was_removed_is_worth_nothing(tmp_path, monkeypatc
     path = tmp_path / "j"
     taken = []
 
-    def finish_first(fd, place):
+    def finish_first(fd, position):
         if not taken:
-            taken.append(place)
-            place.unlink()
+            taken.append(position)
+            path.unlink()
+        return True
 
-    monkeypatch.setattr("core.journal._lock", finish_first)
+    monkeypatch.setattr("core.disk.lock", finish_first)
     journal = Journal(path)
     journal.begin("job")
     assert read(path, "job") == []

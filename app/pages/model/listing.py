@@ -161,7 +161,8 @@ class ListingView(QWidget):
 
     def refresh(self) -> None:
         """Sums, room and folder anew: another choice or folder, or files that are there now."""
-        from core.hub.disk import RESERVE, free_bytes
+        from core.disk import free_bytes
+        from core.hub.disk import RESERVE
         from core.hub.download import bytes_there, make_order
         from core.hub.files import fates
 
