@@ -54,6 +54,7 @@ TOPICS = {
     "core.blocks": "values",
     "core.calibrate": "values",
     "core.run": "output",
+    "core.disk": "output",
     "core.output": "output",
     "core.journal": "resume",
     "core.verify": "verify",
