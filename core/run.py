@@ -23,6 +23,7 @@ from core.calibrate import calibrate
 from core.checkpoint.base import Checkpoint
 from core.cli_calibration import calibration_words
 from core.disk import disk_errors
+from core.encoded_on import encoded_on
 from core.errors import UserError
 from core.finished import is_finished
 from core.formats import EncodeOptions
@@ -38,6 +39,7 @@ from core.recipe import Misfit, Recipe
 from core.recorder import Recorder, intact
 from core.threads import worker_count
 from core.units import format_count
+from kernels import dispatch
 
 SYNC_SECONDS = 1.0  # finished tensors reach the journal at least this often: what a crash can cost
 QUIET_SECONDS = 3.0  # no estimate before this
@@ -48,7 +50,7 @@ class RunResult:
     """A finished, verified output. predicted_bytes and actual_bytes are equal, or it would not have been finished.
 
     snr_db: of all tensors together (`CombinedSnr`). was_there: a resumed run found nothing left to do, and measured no
-    errors. notes: what came up while numbers were chosen from data.
+    errors. notes: what came up while numbers were chosen from data, and what a GPU had to do with it.
     """
 
     output: Path
@@ -130,10 +132,11 @@ def run(
                 discard(output)
         clock.skip(plan, done)
         files = OutputFiles(output, plan.layout, keep=bool(done))
-        prepared = yield from _prepare(plan, checkpoint, data, output, token, clock, bool(resume))
-        kept = prepared.reference is checkpoint  # transforms change what comes into the weights, too
-        inputs = yield from _calibrate(plan, prepared.reference, done, token, clock, kept)
-        entries, checked = yield from _write(plan, prepared, files, journal, done, token, clock, threads, inputs)
+        with dispatch.tally() as used:
+            prepared = yield from _prepare(plan, checkpoint, data, output, token, clock, bool(resume))
+            kept = prepared.reference is checkpoint  # transforms change what comes into the weights, too
+            inputs = yield from _calibrate(plan, prepared.reference, done, token, clock, kept)
+            entries, checked = yield from _write(plan, prepared, files, journal, done, token, clock, threads, inputs)
         files.sync()
         yield from _verify(plan, files, journal, entries, checked, token, clock, threads)
         files.finish(overwrite)
@@ -144,7 +147,7 @@ def run(
             files.close()
         journal.close(done=finished)
         heap.give_back()
-    return replace(_run_result(output, plan, entries, clock), notes=prepared.notes)
+    return replace(_run_result(output, plan, entries, clock), notes=(*prepared.notes, *encoded_on(used)))
 
 
 def _run_result(output: Path, plan: Plan, entries: list[Entry], clock: _Clock) -> RunResult:

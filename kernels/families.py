@@ -199,7 +199,7 @@ def encode_float8(x: np.ndarray, dtype: str, scales: np.ndarray, a: int, b: int,
     scales = _tile_scales(scales, x.shape, a, b)
     if not (np.isfinite(scales).all() and (scales > 0).all()):
         raise ValueError("scales are finite and positive")
-    return dispatch.find("encode_float8").function(x, dtype, scales, a, b, threads)
+    return dispatch.run("encode_float8", "", x.size, x, dtype, scales, a, b, threads)
 
 
 def decode_float8(codes: np.ndarray, dtype: str, scales: np.ndarray, a: int, b: int, threads: int = 1) -> np.ndarray:
@@ -272,7 +272,7 @@ def encode_fp4(
         raise ValueError(f"rules of E8M0 scales are {', '.join(E8M0_RULES)}, not {rule}")
     if kind == "MXFP4" and rule != "floor" and not search:
         scales = e8m0_from_amax(tile_amax(x, 1, group, threads), 2, rule)
-        return dispatch.find("encode_e2m1").function(x, scales, threads), scales
+        return dispatch.run("encode_e2m1", "", x.size, x, scales, threads), scales
     columns, weights = x.shape[1], checks.weights(importance, x.shape[1])
     spare = -columns % LAYOUTS[kind].block
     if spare:  # NVFP4's blocks are four groups

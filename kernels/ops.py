@@ -21,6 +21,7 @@ from kernels.checks import group as _check_group
 from kernels.checks import matrix as _matrix
 from kernels.checks import scale_type as _check_scale_type
 from kernels.checks import weights as _weights
+from kernels.gpu import conversion as _conversion  # noqa: F401
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.reference import floats
 
@@ -51,8 +52,8 @@ def encode_blocks(
     LAYOUTS[kind].row_bytes(x.shape[1])
     if not tensor_scale > 0:
         raise ValueError("the tensor's scale is positive")
-    run = dispatch.find("encode_blocks", kind).function
-    return run(kind, x, _weights(importance, x.shape[1]), search, tensor_scale, threads)
+    weights = _weights(importance, x.shape[1])
+    return dispatch.run("encode_blocks", kind, x.size, kind, x, weights, search, tensor_scale, threads)
 
 
 def decode_blocks(kind: str, data: np.ndarray, columns: int, threads: int = 1, tensor_scale: float = 1.0) -> np.ndarray:
@@ -129,9 +130,9 @@ def encode_groups(
     _check_bits(bits)
     _check_scale_type(scale_dtype)
     _check_group(x, group)
-    run = dispatch.find("encode_groups").function
     weights = _weights(importance, x.shape[1])
-    codes, scales, zeros = run(x, bits, group, symmetric, scale_dtype, search, weights, threads)
+    settings = bits, group, symmetric, scale_dtype, search, weights, threads
+    codes, scales, zeros = dispatch.run("encode_groups", "", x.size, x, *settings)
     return codes, scales, None if symmetric else zeros
 
 

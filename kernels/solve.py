@@ -16,6 +16,7 @@ import numpy as np
 
 from kernels import checks, cpu, dispatch
 from kernels import ops as _ops  # noqa: F401  (tells `dispatch` what else this machine has)
+from kernels.gpu import conversion
 from kernels.reference import solve as reference
 
 
@@ -36,7 +37,7 @@ def feedback(
     """
     w, matrix = checks.matrix(w), checks.matrix(matrix)
     grid = _grid(w.shape, matrix, steps, offsets, group, levels)
-    return dispatch.find("solve_feedback").function(w, matrix, *grid, _flag(stop), threads)
+    return dispatch.run("solve_feedback", "", w.size, w, matrix, *grid, _flag(stop), threads)
 
 
 def descend(
@@ -117,6 +118,7 @@ def _usable(op: str) -> Callable[[str], str]:
 
 dispatch.register("solve_feedback", "reference", reference.feedback)
 dispatch.register("solve_descend", "reference", reference.descend)
+conversion.register("solve_feedback", conversion.feedback, ("feedback",))
 if cpu.extension is not None:
     for _rank, _isa in enumerate(reversed(cpu.instruction_sets), start=1):
         _compiled = _Compiled(cpu.extension, _isa)

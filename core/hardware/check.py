@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -20,6 +21,9 @@ from core.hardware.device import Device, Machine
 from core.hardware.report import device_sentence, plain_device
 from core.units import format_bytes, format_rate
 from core.version import version
+
+if TYPE_CHECKING:
+    from kernels.gpu.selftest import Result as GpuResult
 
 GREEN, AMBER, RED = "green", "amber", "red"
 OLDEST_PYTHON = (3, 11)
@@ -50,11 +54,13 @@ def check_report(folder: Path | str | None = None, machine: Machine | None = Non
         _numpy(),
         *_instruction_sets(),
         _kernels(),
+        *_kernel_trials(),
         _memory(machine.cpu),
         _bandwidth(machine.cpu),
         *_graphics(machine),
         _torch(),
         _gpu_kernels(),
+        *_gpu_trials(),
         _disk("Output folder", output, RED),
         _disk("Scratch folder", Path(tempfile.gettempdir()), AMBER),
         *(_writable(name, find) for name, find in _FOLDERS),
@@ -133,6 +139,22 @@ def _kernels() -> Check:
     return Check(name, GREEN, f"Present, running with {best} ({', '.join(cpu.instruction_sets)} usable).")
 
 
+def _kernel_trials() -> list[Check]:
+    """What each compiled operation gives beside the reference; a line of its own for each that differs."""
+    from kernels.trial import trials
+
+    found = list(trials())
+    bad = [Check(f"Compiled kernel {one.op} {one.variant}".rstrip(), RED,
+                 f"Its self-test fails on {one.backend}: {privacy.without_paths(one.reason)}.",
+                 "Set BITSMITH_ISA=reference, and report this; files that it wrote may be wrong.")
+           for one in found if one.reason]  # fmt: skip
+    good = [f"{one.op} {one.variant}".rstrip() for one in found if not one.reason]
+    if not good:
+        return bad
+    text = f"{len(good)} give the reference's bits with {found[0].backend}: {', '.join(good)}."
+    return [Check("Self-test of compiled kernels", GREEN, text), *bad]
+
+
 def _memory(cpu: Device) -> Check:
     total, free = cpu.memory_bytes or 0, cpu.free_bytes or 0
     text = f"{format_bytes(total)}, of which {format_bytes(free)} are free."
@@ -204,10 +226,39 @@ def _gpu_kernels() -> Check:
 
     state = gpu.state()
     if state.ready:
-        return Check("GPU kernels", GREEN, f"Can run on {state.name or state.card}; nothing uses them yet.")
+        return Check("GPU kernels", GREEN, f"Can run on {state.name or state.card}.")
     cache = os.environ.get("TRITON_CACHE_DIR", "")
     sentence = f"Can not run: {privacy.without_paths(state.reason, [cache])}."
     return Check("GPU kernels", AMBER if state.remedy else GREEN, sentence, state.remedy)
+
+
+def _gpu_trials() -> list[Check]:
+    """A line for each GPU kernel: what its self-tests say. They are made now where this card has not had them."""
+    from kernels import gpu
+    from kernels.gpu import selftest
+
+    if not gpu.state().ready:
+        return []
+    tests: dict[str, list[selftest.Result]] = {}
+    try:
+        for found in selftest.survey():
+            tests.setdefault(found.kernel, []).append(found)
+    except Exception as error:  # noqa: BLE001  (a driver, Triton or torch that broke meanwhile)
+        why = privacy.without_paths(next(iter(str(error).splitlines()), "") or type(error).__name__)
+        remedy = "Restart the computer; if that does not help, install PyTorch and Triton again."
+        return [Check("GPU kernels", AMBER, f"Their self-tests can not be made: {why}.", remedy)]
+    return [_gpu_trial(kernel, found) for kernel, found in tests.items()]
+
+
+def _gpu_trial(kernel: str, found: Sequence[GpuResult]) -> Check:
+    name, bad = f"GPU kernel: {kernel}", [one for one in found if one.reason]
+    if not bad:
+        classes = "; ".join(one.shape_class for one in found if one.shape_class)
+        return Check(name, GREEN, f"Agrees with the reference{f' ({classes})' if classes else ''}.")
+    why = "; ".join(f"{one.shape_class}: {one.reason}" if one.shape_class else one.reason for one in bad)
+    sentence = f"Switched off, {privacy.without_paths(why)}."
+    remedy = "Nothing needs to be done, the processor does its work; newer versions of driver and Triton may help."
+    return Check(name, AMBER, sentence, remedy)
 
 
 def _disk(name: str, folder: Path, failure: str) -> Check:

@@ -15,6 +15,9 @@ from functools import cache
 from pathlib import Path
 
 OLDEST_TRITON = (3, 3)
+OLDEST_CARD = 75  # of NVIDIA's, by Triton's assembler
+# Older versions compile no matrix products for these, or nothing at all; some end the program over it.
+CARD_TRITON = {"sm_103": (3, 6), "sm_110": (3, 7), "sm_120": (3, 4), "sm_121": (3, 6)}
 # PyTorch names HIP devices 'cuda' as well.
 _DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd")
 
@@ -43,9 +46,11 @@ class Facts:
 
     torch_sees: whether torch reaches a device. architectures: what torch was built for ('sm_80' …). compiler and
     python_header: paths, or ''. cache_folder: where Triton keeps compiled kernels; cache_writable: whether it can.
-    packed: an installer put the program here, with all of its packages, and none can be added.
+    packed: an installer put the program here, with all of its packages, and none can be added. off: the user's word,
+    BITSMITH_GPU=0. triton_error: what its import says, where it fails.
     """
 
+    off: bool = False
     gpu: bool = True
     torch: str = "2.13.0"
     torch_gpu: str = "CUDA 13.0"
@@ -54,6 +59,7 @@ class Facts:
     name: str = ""
     architectures: tuple[str, ...] = ("sm_90",)
     triton: str = "3.9.0"
+    triton_error: str = ""
     compiler: str = "cc"
     python_header: str = "Python.h"
     cache_folder: str = ""
@@ -68,6 +74,8 @@ def judge(facts: Facts) -> GpuState:
     def state(kind: str, reason: str, remedy: str) -> GpuState:
         return GpuState(kind, reason, remedy, facts.card, facts.name)
 
+    if facts.off:
+        return state("off", "BITSMITH_GPU=0 asks for none", "Unset BITSMITH_GPU.")
     if not facts.gpu:
         return state("no GPU", "no NVIDIA or AMD GPU is at hand", "")
     if not facts.torch:
@@ -82,16 +90,27 @@ def judge(facts: Facts) -> GpuState:
     if not facts.torch_sees:
         reason = f"PyTorch {facts.torch} ({facts.torch_gpu}) does not reach the GPU"
         return state("GPU out of reach", reason, "Update the GPU's driver, or install PyTorch for the driver at hand.")
+    if facts.card.startswith("sm_") and int(facts.card[3:]) < OLDEST_CARD:
+        return state("card too old", f"Triton has no code for {facts.card}, only for sm_{OLDEST_CARD} and newer", "")
     if not _built_for(facts.card, facts.architectures):
         reason = f"this build of PyTorch has no code for {facts.card}, only for {', '.join(facts.architectures)}"
         return state("card unknown to torch", reason, f"Install a build of PyTorch that lists {facts.card}.")
     if not facts.triton:
         where = "pip install triton" if facts.platform == "linux" else "pip install triton-windows"
         return state("no Triton", "Triton is not installed", f"Run: {where}")
+    if facts.triton_error:
+        reason = f"Triton {facts.triton} can not be loaded ({facts.triton_error})"
+        return state("Triton broken", reason, "Install PyTorch and Triton again, of versions that go together.")
     if _numbers(facts.triton) < OLDEST_TRITON:
         oldest = ".".join(map(str, OLDEST_TRITON))
         reason = f"Triton {facts.triton} is older than {oldest}"
         return state("Triton too old", reason, f"Install Triton {oldest} or newer, with the PyTorch that goes with it.")
+    needed = CARD_TRITON.get(facts.card, OLDEST_TRITON)
+    if _numbers(facts.triton) < needed:
+        oldest = ".".join(map(str, needed))
+        reason = f"Triton {facts.triton} does not compile all products for {facts.card}"
+        remedy = f"Install Triton {oldest} or newer, with the PyTorch that goes with it."
+        return state("Triton too old for the card", reason, remedy)
     if not facts.compiler or not facts.python_header:
         missing = "no C compiler" if not facts.compiler else "no Python.h"
         reason = f"{missing} is at hand, and Triton builds its launcher with one"
@@ -105,16 +124,19 @@ def judge(facts: Facts) -> GpuState:
 
 @cache
 def state() -> GpuState:
-    """Of this machine, asked once. Takes as long as importing torch where there is a GPU, else no time."""
+    """Of this machine, asked once. Takes as long as importing torch and Triton where there is a GPU, else no time."""
     return judge(gather())
 
 
 def gather() -> Facts:
     """What is so on this machine. Nothing is imported before a driver shows a GPU; no cause makes it fail."""
+    if os.environ.get("BITSMITH_GPU", "").strip().lower() in ("0", "off", "no", "false"):
+        return Facts(off=True, card="")
     if not _driver_shows_gpu():
         return Facts(gpu=False, card="")
     torch_version, torch_gpu, sees, card, name, architectures = _torch_facts()
     folder = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+    triton, triton_error = _triton_facts()
     include = sysconfig.get_paths().get("include", "")
     header = Path(include, "Python.h") if include else None
     return Facts(
@@ -124,7 +146,8 @@ def gather() -> Facts:
         card=card,
         name=name,
         architectures=architectures,
-        triton=_version("triton") or _version("triton-windows") or _version("pytorch-triton-rocm"),
+        triton=triton,
+        triton_error=triton_error,
         compiler=_compiler(),
         python_header=str(header) if header and header.is_file() else "",
         cache_folder=str(folder),
@@ -189,18 +212,27 @@ def _writable(folder: Path) -> bool:
         return False
 
 
-def _version(package: str) -> str:
+def _triton_facts() -> tuple[str, str]:
+    """Version, or '' where there is none, and what its import says where it fails."""
     import importlib.metadata  # takes a while
     import importlib.util
 
     if importlib.util.find_spec("triton") is None:
-        return ""
+        return "", ""
+    named = ""
+    for package in ("triton", "triton-windows", "pytorch-triton", "pytorch-triton-rocm"):
+        try:
+            named = named or importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
     try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
+        import triton
+    except Exception as error:  # noqa: BLE001  (a missing library, a build for another Python …: each is a reason)
+        return named or "(of no known version)", (str(error).splitlines() or [type(error).__name__])[0][:200]
+    return str(getattr(triton, "__version__", "") or named), ""
 
 
 def _numbers(version: str) -> tuple[int, ...]:
+    """(0, 0) where there is none to be read."""
     parts = version.split("+")[0].split(".")[:2]
     return tuple(int("".join(c for c in part if c.isdigit()) or 0) for part in parts)

@@ -102,7 +102,8 @@ def encode_fp4(
     scales = torch.empty((rows, count), dtype=torch.uint8, device=x.device)
     how = "nvfp4" if scale == "E4M3" else "ggml"
     if how == "ggml" and rule != "floor":
-        how, scales = "given", power_scales(tile_amax(x, 1, group), 2, rule)
+        scales = power_scales(tile_amax(x, 1, group), 2, rule)
+        return encode_e2m1(x, scales), scales
     height = _VALUES // group
     launch(
         encoders.encode_e2m1,
@@ -114,6 +115,26 @@ def encode_fp4(
         fusion=False,
     )
     return codes, scales
+
+
+def encode_e2m1(x: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """→ E2M1 codes uint8 [R, K], ties to even; scales uint8 [R, K / 32], E8M0 below 255."""
+    _check(x)
+    group = 32
+    if scales.dtype != torch.uint8 or scales.shape != (len(x), _groups(x, group)):
+        raise ValueError(f"scales of groups of {group} values of {list(x.shape)} are not {list(scales.shape)}")
+    codes = torch.empty(x.shape, dtype=torch.uint8, device=x.device)
+    height, count = _VALUES // group, scales.numel()
+    launch(
+        encoders.encode_e2m1,
+        (-(-count // height),),
+        *(x, scales.contiguous(), codes, count, 1.0),
+        RULE="given",
+        GROUP=group,
+        ROWS=height,
+        fusion=False,
+    )
+    return codes
 
 
 def power_scales(amax: torch.Tensor, emax: int, rule: str = "floor") -> torch.Tensor:

@@ -10,6 +10,7 @@ from kernels.gpu.attend import attend_tokens as attend_tokens
 from kernels.gpu.attend import make_cache as make_cache
 from kernels.gpu.attend import store_cache as store_cache
 from kernels.gpu.encode import encode_blocks as encode_blocks
+from kernels.gpu.encode import encode_e2m1 as encode_e2m1
 from kernels.gpu.encode import encode_float8 as encode_float8
 from kernels.gpu.encode import encode_fp4 as encode_fp4
 from kernels.gpu.encode import encode_groups as encode_groups

@@ -67,9 +67,9 @@ def usable(kernel: str, *shape_class: Hashable) -> str | None:
     with _lock:
         _read()
         found = _known.results.get(key)
+        if _known.lost and (found is None or not found.reason):
+            return _known.lost
         if found is None:
-            if _known.lost:
-                return _known.lost
             found = _known.results[key] = _test(kernel, shape_class, key)
     return found.reason or None
 
@@ -86,6 +86,24 @@ def failing(kernel: str, begins: str = "") -> str:
         own = [found for found in _known.results.values() if found.kernel == kernel]
     bad = [found for found in own if found.reason and found.shape_class.startswith(begins)]
     return "; ".join(f"{found.shape_class}: {found.reason}" if found.shape_class else found.reason for found in bad)
+
+
+def all_failing(kernel: str) -> str:
+    """Why every class of this kernel that was tested is switched off; '' where one is not, or none was tested."""
+    if not gpu.state().ready and _device[-1] == "cuda":
+        return ""
+    with _lock:
+        _read()
+        own = [found.reason for found in _known.results.values() if found.kernel == kernel]
+    return own[0] if own and all(own) else ""
+
+
+def give_up(kernel: str, reason: str, *shape_class: Hashable) -> None:
+    """A kernel that failed in use is switched off for this class, in this process; the next one tries it again."""
+    with _lock:
+        _known.results[_key(kernel, shape_class)] = Result(kernel, _words(shape_class), reason)
+        if _is_lost():
+            _known.lost = f"the GPU answers no more since '{kernel}' failed"
 
 
 def results() -> tuple[Result, ...]:
@@ -201,10 +219,13 @@ def environment() -> tuple[str, ...]:
     """All that a result depends on."""
     if _device[-1] != "cuda":
         return _device[-1], sources()
-    import torch
-    import triton
+    try:
+        import torch
+        import triton
 
-    properties = torch.cuda.get_device_properties(0)
+        properties = torch.cuda.get_device_properties(0)
+    except (ImportError, RuntimeError, AssertionError):  # what torch raises where the driver broke meanwhile
+        return "a card that can not be asked", sources()
     chip = str(getattr(properties, "gcnArchName", "")) or f"{properties.major}.{properties.minor}"
     return (
         str(properties.name),

@@ -91,6 +91,53 @@ def test_a_set_that_the_processor_lists_and_refuses_is_named(monkeypatch: pytest
     assert "its instructions fault" in second.sentence
 
 
+def test_each_compiled_kernel_is_tested_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernels import trial
+
+    found = check._kernel_trials()
+    if found:
+        (line,) = found
+        assert line.state == check.GREEN
+        for name in ("encode_blocks Q4_K", "decode_blocks IQ4_XS", "encode_groups", "solve_feedback", "crc32"):
+            assert name in line.sentence
+    results = [trial.Trial("scan", "", "cpu:avx2", ""), trial.Trial("encode_blocks", "Q4_0", "cpu:avx2", "it differs")]
+    monkeypatch.setattr(trial, "trials", lambda: iter(results))
+    good, bad = check._kernel_trials()
+    assert good.sentence == "1 give the reference's bits with cpu:avx2: scan."
+    assert (bad.state, bad.name) == (check.RED, "Compiled kernel encode_blocks Q4_0")
+    assert bad.sentence == "Its self-test fails on cpu:avx2: it differs."
+
+
+def test_each_gpu_kernel_has_a_line_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    from kernels import gpu
+    from kernels.gpu import selftest
+
+    monkeypatch.setattr(gpu, "state", lambda: gpu.GpuState("ready", card="sm_90", name="Card 9"))
+    results = [
+        selftest.Result("norm", "float16", ""), selftest.Result("norm", "bfloat16", ""),
+        selftest.Result("product", "Q4_K, vector 32 × 1", ""),
+        selftest.Result("product", "Q6_K", "3 of 9 sums are wrong"),
+        selftest.Result("outliers", "", "its self-test failed: x"),
+    ]  # fmt: skip
+    monkeypatch.setattr(selftest, "survey", lambda: iter(results))
+    lines = {one.name: one for one in check._gpu_trials()}
+    assert lines["GPU kernel: norm"].sentence == "Agrees with the reference (float16; bfloat16)."
+    assert lines["GPU kernel: product"].state == check.AMBER
+    assert lines["GPU kernel: product"].sentence == "Switched off, Q6_K: 3 of 9 sums are wrong."
+    assert lines["GPU kernel: outliers"].sentence == "Switched off, its self-test failed: x."
+    assert lines["GPU kernel: outliers"].remedy
+    assert cli.main(["check", "--json"]) in (0, 1)
+    names = [one["name"] for one in json.loads(capsys.readouterr().out)["checks"]]
+    assert {"GPU kernel: norm", "GPU kernel: product"} <= set(names)
+
+    def broken() -> None:
+        raise RuntimeError("CUDA driver error: unknown error\nmore")
+
+    monkeypatch.setattr(selftest, "survey", broken)
+    (line,) = check._gpu_trials()
+    assert line.sentence == "Their self-tests can not be made: CUDA driver error: unknown error."
+
+
 def test_red_alone_makes_the_exit_code_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     amber = check.Check("A", check.AMBER, "Little.", "More.")
     red = check.Check("B", check.RED, "None.", "Some.")

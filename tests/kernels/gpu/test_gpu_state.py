@@ -35,6 +35,14 @@ ROOT = Path(__file__).resolve().parents[3]
         ({"card": "gfx1100", "architectures": ("gfx942",)}, "card unknown to torch", "only for gfx942"),
         ({"triton": ""}, "no Triton", "Triton is not installed"),
         ({"triton": "3.2.1"}, "Triton too old", "3.2.1 is older than 3.3"),
+        (
+            {"triton": "3.3.1", "card": "sm_120", "architectures": ("sm_120",)},
+            "Triton too old for the card",
+            "Triton 3.3.1 does not compile all products for sm_120",
+        ),
+        ({"triton_error": "libtriton.so: no such file"}, "Triton broken", "can not be loaded (libtriton.so"),
+        ({"card": "sm_61", "architectures": ("sm_61",)}, "card too old", "only for sm_75 and newer"),
+        ({"off": True}, "off", "BITSMITH_GPU=0 asks for none"),
         ({"compiler": ""}, "no C compiler", "no C compiler is at hand"),
         ({"python_header": ""}, "no C compiler", "no Python.h is at hand"),
         ({"cache_folder": "/x", "cache_writable": False}, "cache not writable", "can not write its cache in /x"),
@@ -45,7 +53,7 @@ def test_each_thing_that_is_missing_is_named(change, kind, words) -> None:
     assert state.kind == kind
     assert words in state.reason
     assert not state.ready
-    assert state.remedy.endswith((".", "triton", "triton-windows")) or kind == "no GPU"
+    assert state.remedy.endswith((".", "triton", "triton-windows")) or kind in ("no GPU", "card too old")
 
 
 @pytest.mark.parametrize(
@@ -55,6 +63,8 @@ def test_each_thing_that_is_missing_is_named(change, kind, words) -> None:
         ("sm_89", ("sm_80", "sm_90"), True),  # the same generation
         ("sm_120", ("sm_90", "compute_90"), True),  # PTX
         ("sm_75", ("sm_80",), False),
+        ("sm_121", ("sm_120",), True),
+        ("sm_121", ("sm_121a",), True),
         ("gfx942", ("gfx90a", "gfx942:sramecc+:xnack-"), True),
     ],
 )
@@ -65,6 +75,44 @@ def test_a_card_needs_code_in_torch(card, built, ready) -> None:
 @pytest.mark.parametrize("version", ["3.3.0", "3.9.0", "3.4.0+git1234", "4.0"])
 def test_known_versions_of_triton_will_do(version) -> None:
     assert judge(replace(Facts(), triton=version)).ready
+
+
+@pytest.mark.parametrize(
+    ("card", "version", "ready"),
+    [
+        ("sm_120", "3.3.0", False), ("sm_120", "3.4.0", True), ("sm_121", "3.5.1", False), ("sm_121", "3.9.0", True),
+        ("sm_103", "3.4.0", False), ("sm_103", "3.6.0+git12", True), ("sm_100", "3.3.0", True),
+        ("sm_90", "3.3.0", True),
+    ],
+)  # fmt: skip
+def test_new_cards_need_new_versions_of_triton(card, version, ready) -> None:
+    found = judge(replace(Facts(), card=card, architectures=(card,), triton=version))
+    assert found.ready == ready
+    if not ready:
+        assert card in found.reason
+        assert f"Install Triton {'.'.join(map(str, gpu.CARD_TRITON[card]))} or newer" in found.remedy
+
+
+def test_the_environment_switches_it_off(monkeypatch) -> None:
+    monkeypatch.setenv("BITSMITH_GPU", "0")
+    assert judge(gpu.gather()).kind == "off"
+
+
+def test_a_triton_that_does_not_load_is_said(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "triton").mkdir()
+    (tmp_path / "triton" / "__init__.py").write_text("raise OSError('libtriton.so: cannot open')\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in [name for name in sys.modules if name.split(".")[0] == "triton"]:
+        monkeypatch.delitem(sys.modules, name)
+    version, error = gpu._triton_facts()
+    assert version
+    assert error == "libtriton.so: cannot open"
+
+
+def test_a_cache_folder_that_can_not_be_written_to_is_found_out(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert gpu._writable(tmp_path / "new" / "deep")
+    assert not gpu._writable(tmp_path / "file" / "cache")
 
 
 def test_this_machine_has_a_state() -> None:
