@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,8 @@ def _work() -> Iterator[tuple[str, str, Callable[[], Any]]]:
     for kind in (kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS):
         rows = values(2 * LAYOUTS[kind].block)
         data = ops.encode_blocks(kind, rows, search=False)
-        yield "encode_blocks", kind, lambda kind=kind, rows=rows: ops.encode_blocks(kind, rows, search=False)
-        yield "decode_blocks", kind, lambda kind=kind, data=data, n=rows.shape[1]: ops.decode_blocks(kind, data, n)
+        yield "encode_blocks", kind, partial(ops.encode_blocks, kind, rows, search=False)
+        yield "decode_blocks", kind, partial(ops.decode_blocks, kind, data, rows.shape[1])
     codes, scales, zeros = ops.encode_groups(even, 4, 32, False, search=False)
     halves = ops.from_float32(x, "BF16")
     amax = families.tile_amax(x, 2, 64)
