@@ -34,6 +34,7 @@ ACTIONS = (
         ("Ctrl+G",),
         "Search Hugging Face or a mirror, and download a model",
     ),
+    ActionSpec("settings", "Settings…", "File", "settings", ("Ctrl+,",), "Folders, threads, memory, units, mirror"),
     ActionSpec("quit", "Quit", "File", "", ("Ctrl+Q",), "Close the window; a running conversion can be resumed"),
     ActionSpec("page_model", "Model", "View", "box", ("Ctrl+1",), "What is opened and what is wrong with it", "page"),
     ActionSpec("page_recipe", "Recipe", "View", "sliders-horizontal", ("Ctrl+2",), "Choose format and method", "page"),

@@ -10,6 +10,7 @@ from PySide6.QtCore import QEvent, Qt, QTimer
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
+from app import companions
 from app.actions import ACTIONS, make_actions
 from app.dialogs.open_model import choose_model
 from app.help import help_desk, page_for
@@ -27,6 +28,7 @@ from app.widgets.memory_bar import MemoryBar
 if TYPE_CHECKING:
     from app.dialogs.guide import GuideDialog
     from app.dialogs.self_check import SelfCheckDialog
+    from app.dialogs.settings import SettingsDialog
     from app.jobs.crash import Ended
     from app.widgets.ended_line import EndedLine
 
@@ -119,24 +121,16 @@ class MainWindow(QMainWindow):
 
     def self_check(self) -> SelfCheckDialog:
         """Open what says whether this computer can do the work."""
-        from app.dialogs.self_check import SelfCheckDialog
+        return companions.self_check(self)
 
-        dialog = self.findChild(SelfCheckDialog) or SelfCheckDialog(self.services, self)
-        dialog.start()
-        dialog.show()
-        dialog.raise_()
-        return dialog
+    def show_settings(self) -> SettingsDialog:
+        """Open what can be set."""
+        return companions.show_settings(self)
 
     def show_guide(self, address: str = "") -> GuideDialog:
         """Open the guide at a page or section, or at what it says about the page in front."""
-        from app.dialogs.guide import GuideDialog
-
-        dialog = self.findChild(GuideDialog) or GuideDialog(self)
-        dialog.show_address(address or self.current_page.help_page() or page_for(self.current_page, self._current))
-        dialog.show()
-        dialog.raise_()
-        dialog.activateWindow()
-        return dialog
+        page = self.current_page
+        return companions.show_guide(self, address or page.help_page() or page_for(page, self._current))
 
     def inspect_tensor(self, name: str) -> None:
         """Show a tensor of the open model on the Inspect page."""
@@ -181,6 +175,7 @@ class MainWindow(QMainWindow):
         actions["quit"].triggered.connect(self.close)
         actions["run"].triggered.connect(self._run_primary)
         actions["self_check"].triggered.connect(self.self_check)
+        actions["settings"].triggered.connect(self.show_settings)
         actions["guide"].triggered.connect(lambda: self.show_guide())
         actions["guide_first"].triggered.connect(lambda: self.show_guide("first-conversion"))
         actions["guide_trouble"].triggered.connect(lambda: self.show_guide("trouble"))
@@ -200,6 +195,7 @@ class MainWindow(QMainWindow):
         shell.problem.connect(self.banner.show_error)
         shell.notice.connect(lambda message, hint: self.banner.show_text(message, hint, warning=True))
         shell.queue_changed.connect(self._show_queue)
+        shell.settings_changed.connect(self._follow_settings)
         self.services.jobs.failed.connect(self._show_failure)
         self.recent_menu.aboutToShow.connect(
             lambda: fill_recent(self.recent_menu, self.services.settings, self.open_path)
@@ -216,6 +212,10 @@ class MainWindow(QMainWindow):
         button = self.current_page.primary()
         if button is not None and button.isEnabled() and button.isVisible():
             button.click()
+
+    def _follow_settings(self) -> None:
+        self.actions_by_key[f"theme_{self.services.themes.mode}"].setChecked(True)
+        self.memory_bar.refresh()
 
     def _show_queue(self, count: int) -> None:
         self.navigation.set_count("convert", count)

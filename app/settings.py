@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from PySide6.QtCore import QByteArray, QSettings, QStandardPaths
 
 from app.theme import MODES
+from core import preferences
+from core.preferences import Preferences
 
 log = logging.getLogger(__name__)
 RECENT_LIMIT = 10
@@ -20,6 +24,7 @@ _KEY = re.compile(r"[A-Za-z][\w.-]*(/[\w.-]+)*")  # what a damaged file shows of
 class Settings:
     """Typed access to the settings file. `path` None: bitsmith.ini in the user's configuration folder.
 
+    What commands heed as well is in another file beside it (core.preferences), which this puts in force.
     problem: a sentence and a next step when the file could not be read; a damaged one is then moved aside.
     """
 
@@ -27,6 +32,9 @@ class Settings:
         if path is None:
             folder = QStandardPaths.writableLocation(QStandardPaths.StandardLocation.GenericConfigLocation)
             path = Path(folder) / "bitsmith" / "bitsmith.ini"
+            shared = preferences.path()
+        else:
+            shared = path.with_name(preferences.NAME)
         self._store = QSettings(str(path), QSettings.Format.IniFormat)
         self._store.allKeys()  # Qt reads the file only now
         self.problem: tuple[str, str] | None = None
@@ -34,6 +42,7 @@ class Settings:
             self._start_anew(path)
         elif self._store.status() is QSettings.Status.AccessError:
             self.problem = "The settings can not be read.", f"Nothing is remembered; check the rights of {path.name}."
+        self._use(shared)
         if self.problem is not None:
             log.warning("%s %s (%s)", *self.problem, path)
 
@@ -56,6 +65,29 @@ class Settings:
             "The settings file was damaged.",
             f"What could be read is kept; the old file is now {aside.name}.",
         )
+
+    def _use(self, path: Path) -> None:
+        """Put what commands heed as well in force, at first from where older versions kept it."""
+        is_new = not path.exists()
+        aside = preferences.use(path)
+        if aside and self.problem is None:
+            self.problem = "A settings file was damaged.", f"It starts anew; the old file is now {aside}."
+        old = Preferences(
+            models=self.text("folders/models"), endpoint=self.text("hub/endpoint"), offline=self._flag("hub/offline")
+        )
+        if is_new and not aside and old != Preferences():
+            preferences.change(old)
+
+    @property
+    def shared(self) -> Preferences:
+        """What commands heed as well."""
+        return preferences.current()
+
+    def change(self, **values: Any) -> None:
+        """Set some of `shared`, at once and for the next start."""
+        changed = replace(preferences.current(), **values)
+        if changed != preferences.current():
+            preferences.change(changed)
 
     @property
     def theme(self) -> str:
@@ -91,30 +123,32 @@ class Settings:
         """Where downloaded models go."""
         from core.hub.access import models_folder
 
-        chosen = self.text("folders/models")
-        return Path(chosen) if chosen else models_folder()
+        return models_folder()
 
     @models_folder.setter
     def models_folder(self, folder: Path) -> None:
-        self._store.setValue("folders/models", str(folder))
+        self.change(models=str(folder))
 
     @property
     def endpoint(self) -> str:
         """The address of a mirror, '' for the hub itself."""
-        return self.text("hub/endpoint")
+        return self.shared.endpoint
 
     @endpoint.setter
     def endpoint(self, address: str) -> None:
-        self._store.setValue("hub/endpoint", address)
+        self.change(endpoint=address)
 
     @property
     def offline(self) -> bool:
         """Whether no server may be asked."""
-        return str(self._store.value("hub/offline", "false")).lower() in ("true", "1")
+        return self.shared.offline
 
     @offline.setter
     def offline(self, on: bool) -> None:
-        self._store.setValue("hub/offline", "true" if on else "false")
+        self.change(offline=on)
+
+    def _flag(self, key: str) -> bool:
+        return str(self._store.value(key, "false")).lower() in ("true", "1")
 
     def text(self, key: str, default: str = "") -> str:
         """A remembered word: 'last/target', 'last/device', 'last/folder'."""

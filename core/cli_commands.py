@@ -18,6 +18,7 @@ from core.errors import UserError
 from core.format_table import format_table
 from core.hardware.matrix import family
 from core.plan import Plan, make_plan, misfit_costs
+from core.preferences import results_folder
 from core.progress import CancelToken, Progress, TensorResult
 from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
 from core.run import RunResult, run, unfinished
@@ -252,10 +253,12 @@ def _print_serving(commands: Sequence[Command]) -> None:
 
 
 def default_output(checkpoint: Checkpoint, made: Plan) -> Path:
-    """Beside the source: its name, the target, and '.gguf' for a file."""
+    """Beside the source, or in the folder that is set for results: its name, the target, and '.gguf' for a file."""
     path = Path(checkpoint.path).absolute()
     stem = path.name if path.is_dir() else path.stem
-    return path.parent / (f"{stem}-{made.target.name}" + ("" if made.target.is_folder else ".gguf"))
+    return (results_folder() or path.parent) / (
+        f"{stem}-{made.target.name}" + ("" if made.target.is_folder else ".gguf")
+    )
 
 
 def _drive(job: Generator[Progress, None, RunResult], quiet: bool) -> RunResult:

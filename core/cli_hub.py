@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.errors import UserError
+from core.preferences import current
 from core.progress import CancelToken
 from core.units import format_bytes, format_count, format_decimal, format_duration, format_percent, format_rate
 
@@ -48,7 +49,7 @@ def download(args: argparse.Namespace, token: CancelToken) -> int:
     from core.hub.files import choices, choose
     from core.hub.listing import repository
 
-    access = find_access()
+    access = find_access(current().endpoint, current().offline)
     reference = _reference(args, access.endpoint)
     found = repository(reference, access, token)
     choice = choose(choices(found.files, found.shards), args.file or reference.path, reference.tag)
@@ -171,7 +172,7 @@ def _search(args: argparse.Namespace, token: CancelToken) -> int:
     from core.hub.access import find_access
     from core.hub.listing import search
 
-    found = search(args.search, find_access(), token)
+    found = search(args.search, find_access(current().endpoint, current().offline), token)
     if args.json:
         show({"found": [asdict(f) for f in found]})
         return 0

@@ -85,8 +85,8 @@ TOPICS = {
 INSIDE = "inside"  # errors that nobody foresaw
 # What quantities are measured in; the glossary's first section.
 UNITS = (
-    ("kB, MB, GB", "Powers of 1000 bytes: 1 GB is 1,000,000,000 bytes. Disks and downloads are sold in these."),
-    ("KiB, MiB, GiB", "Powers of 1024 bytes: 1 GiB is 1,073,741,824 bytes. Memory is built in these."),
+    ("kB, MB, GB", "Powers of 1000 bytes: 1 GB is 10⁹ bytes. Disks are sold in these."),
+    ("KiB, MiB, GiB", "Powers of 1024 bytes: 1 GiB is 2³⁰ bytes, 7 % more. Memory is built in these."),
     ("bits per weight", "All bytes of the file × 8 ÷ the number of weights. 16 before, 4 to 6 after is usual."),
     ("dB", "20 dB of SNR is an error of a tenth of the weights' size, 30 dB a thirtieth, 40 dB a hundredth."),
     ("tokens/s", "Pieces of words a second. A person reads 5 to 7; 15 feels quick."),

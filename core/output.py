@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from core import preferences
 from core.checkpoint.base import Checkpoint
 from core.checkpoint.files import cannot_read
 from core.disk import disk_errors, free_bytes, give_name, sync_folder, too_little_room
@@ -18,7 +19,7 @@ from core.errors import UserError
 from core.export.layout import Layout
 from core.journal import journal_path, partial_path
 from core.parts import Run
-from core.units import format_count
+from core.units import format_bytes, format_count
 from kernels import stretches
 
 RESERVE = 16_000_000  # bytes left free beside the output, for the journal and the file system's own needs
@@ -87,6 +88,17 @@ def check_leftovers(output: Path) -> None:
         raise UserError(
             f"{partial.name} lies where the unfinished output goes, and no journal says that it is one.",
             "Move it away or delete it, or choose another name for the output.",
+        )
+
+
+def check_memory(expected: int) -> None:
+    """Raise UserError when a run would take more memory, in bytes, than the settings allow."""
+    limit = preferences.current().memory
+    if limit and expected > limit:
+        raise UserError(
+            f"This run takes about {format_bytes(expected)} of memory; the settings allow {format_bytes(limit)}.",
+            "Raise that limit, take fewer samples, or choose a method without data.",
+            topic="memory",
         )
 
 

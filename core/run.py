@@ -32,7 +32,7 @@ from core.methods.prepare import Data, Prepared, prepare_weights, read_data
 from core.methods.scratch import remove_scratch
 from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
-from core.output import OutputFiles, check_leftovers, check_output, discard, output_size
+from core.output import OutputFiles, check_leftovers, check_memory, check_output, discard, output_size
 from core.plan import DISK_BYTES_PER_SECOND, Plan, TensorPlan, calibration_seconds, thread_seconds
 from core.progress import CancelToken, ErrorStats, Progress, TensorResult
 from core.recipe import Misfit, Recipe
@@ -105,6 +105,7 @@ def run(
     heap.keep()
     data = read_data(plan, checkpoint, token)
     plan = data.stamp(plan)
+    check_memory(plan.expected_memory)
     if resume and (entries := read(journal_path(output), job, data.fingerprint)) and _is_named(output, plan, entries):
         journal_path(output).unlink(missing_ok=True)  # all that was left to do when the run was stopped
         return _run_result(output, plan, entries, clock)

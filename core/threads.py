@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import psutil
 
+from core import preferences
 from core.progress import CancelToken
 
 Item = TypeVar("Item")
@@ -20,13 +21,16 @@ MAX_THREADS = 1024  # that a pool of the engine has
 
 
 def worker_count() -> int:
-    """Physical cores that this process may use (affinity and containers respected); BITSMITH_THREADS overrides.
+    """Physical cores that this process may use (affinity and containers respected), or what BITSMITH_THREADS, else the
+    settings, say.
 
     At most MAX_THREADS.
     """
     wanted = os.environ.get("BITSMITH_THREADS", "")
     if wanted.isdecimal() and int(wanted) > 0:
         return min(int(wanted), MAX_THREADS)
+    if preferences.current().threads:
+        return min(preferences.current().threads, MAX_THREADS)
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(psutil.cpu_count(logical=False) or allowed, allowed, MAX_THREADS))
 

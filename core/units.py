@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import math
 
+from core import preferences
+from core.preferences import Sizes
+
 THOUSANDS = (
     "\u202f"  # narrow no-break space: ISO 80000-1 groups digits by a thin space, and a line must not break there
 )
@@ -33,8 +36,8 @@ def _scaled(n: float, base: int, units: tuple[str, ...]) -> str:
 
 
 def format_decimal(n: float) -> str:
-    """98 359 296 → '98.36 MB'. Powers of 1000."""
-    return _scaled(n, 1000, _DECIMAL)
+    """98 359 296 → '98.36 MB'. Powers of 1000, but of 1024 where somebody wants those alone."""
+    return format_binary(n) if _sizes() is Sizes.BINARY else _scaled(n, 1000, _DECIMAL)
 
 
 def format_binary(n: float) -> str:
@@ -43,14 +46,18 @@ def format_binary(n: float) -> str:
 
 
 def format_bytes(n: float) -> str:
-    """98 359 296 → '98.36 MB (93.80 MiB)'; under a thousand the two agree: '512 B'."""
+    """98 359 296 → '98.36 MB (93.80 MiB)', or what is set; under a thousand the two agree: '512 B'."""
     decimal, binary = format_decimal(n), format_binary(n)
-    return decimal if decimal == binary else f"{decimal} ({binary})"
+    return decimal if decimal == binary or _sizes() is not Sizes.BOTH else f"{decimal} ({binary})"
+
+
+def _sizes() -> Sizes:
+    return Sizes(preferences.current().sizes)
 
 
 def format_rate(bytes_per_second: float) -> str:
     """3.35e12 → '3.35 TB/s'. Powers of 1000, as vendors state bandwidth."""
-    return f"{format_decimal(bytes_per_second)}/s"
+    return f"{_scaled(bytes_per_second, 1000, _DECIMAL)}/s"
 
 
 def format_count(n: float) -> str:

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ["BITSMITH_SETTINGS"] = os.devnull + "-bitsmith"  # no file: what is set on this computer is not tested
 
 pytest_plugins = ["real_models"]
 
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(autouse=True)
+def own_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one test sets holds for no other."""
+    monkeypatch.setattr("core.preferences._path", None)
 
 
 @pytest.fixture(autouse=True)

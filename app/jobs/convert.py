@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.jobs.calibration import load_torch
 from app.jobs.runner import Work
+from core.preferences import results_folder
 from core.progress import CancelToken, TensorResult
 from core.recipe import Recipe
 from core.targets import TARGETS, Target, find_target
@@ -132,7 +133,9 @@ def output_name(source: Path, target: Target | str) -> str:
 
 
 def output_folder(source: Path) -> Path:
-    """Beside the source where that can be written and is no cache, else the home folder."""
+    """The folder set for results; else beside the source where that can be written and is no cache; else home."""
+    if (chosen := results_folder()) is not None:
+        return chosen
     folder = source.parent if source.is_dir() else _outside_model(source)
     cached = any(part in (".cache", "snapshots", "blobs", ".ollama", ".lmstudio") for part in folder.parts)
     if not cached and folder.is_dir() and os.access(folder, os.W_OK):

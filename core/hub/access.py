@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from core import preferences
 from core.hub.problems import HubError, Kind
 from core.hub.token import Token, find_token
 
@@ -103,5 +104,5 @@ def checked_endpoint(text: str) -> str:
 
 
 def models_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where models go unless somebody says otherwise."""
-    return Path(environ.get("BITSMITH_MODELS") or os.path.expanduser("~/Models"))  # noqa: PTH111 - never raises
+    """Where models go unless somebody says otherwise: BITSMITH_MODELS, else what is set, else ~/Models."""
+    return Path(environ.get("BITSMITH_MODELS") or preferences.current().models or os.path.expanduser("~/Models"))  # noqa: PTH111 - never raises

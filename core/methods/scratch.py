@@ -6,6 +6,7 @@ their names when they are whole and synced, so that what has a name can be trust
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from safetensors.numpy import save_file
 from core.disk import disk_errors
 from core.errors import UserError
 from core.formats.numbers import Codes
+from core.preferences import scratch_folder
 
 _JOB = "job.json"
 _STATE = "state.safetensors"
@@ -27,8 +29,12 @@ _ARRAYS = ("codes", "scales", "zeros", "offsets")
 
 
 def scratch_path(output: Path) -> Path:
-    """Where calibrated weights of an output wait."""
-    return output.with_name(output.name + ".calibrated")
+    """Where calibrated weights of an output wait: beside it, or in the folder that is set for such things."""
+    folder = scratch_folder()
+    if folder is None:
+        return output.with_name(output.name + ".calibrated")
+    mark = hashlib.sha256(str(output.absolute()).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return folder / f"{output.name}-{mark}.calibrated"
 
 
 def remove_scratch(output: Path) -> None:

@@ -105,6 +105,16 @@ class HubSettings(Card):
         grid.addWidget(self.forget, 1, 2)
         grid.addWidget(self.state, 2, 1, 1, 3)
         self.add(grid)
+        services.shell.settings_changed.connect(self._show_set)
+
+    def _show_set(self) -> None:
+        """The settings' own dialog may have changed them."""
+        settings = self._services.settings
+        if (settings.endpoint, settings.offline) != (self.endpoint.text(), self.offline.isChecked()):
+            self.endpoint.setText(settings.endpoint)
+            self.offline.setChecked(settings.offline)
+            self.look()
+            self.changed.emit()
 
     def look(self) -> None:
         """Ask where a token is."""

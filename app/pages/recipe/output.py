@@ -39,6 +39,11 @@ class OutputRow(QWidget):
             self._take(free_output(source, target, self.path.parent), overwrite=False)
         self._followed = (source, target)
 
+    def forget(self) -> None:
+        """The usual place is another one now: unless somebody chose a place by hand, the next `follow` takes it."""
+        if self._folder is None:
+            self.path = None
+
     def set_path(self, path: Path) -> None:
         """Write to this file or folder; later results of other targets go to the same folder."""
         self._folder = path.parent

@@ -69,6 +69,7 @@ class RecipePage(Page):
         self._make_parts()
         self._lay_out()
         services.session.changed.connect(self._on_session)
+        services.shell.settings_changed.connect(self._on_settings)
         self._start(services.session.current)
 
     # ---- what the window asks --------------------------------------------------------------------------------------
@@ -184,6 +185,12 @@ class RecipePage(Page):
             self._follow(new, new.recipe)
         elif new.device is not old.device or (new.context, new.batch) != (old.context, old.batch):
             self._rejudge(new)
+
+    def _on_settings(self) -> None:
+        """Results may go elsewhere now, and sizes be written otherwise."""
+        self.where.forget()
+        self._refresh_output()
+        self._rejudge(self.services.session.current)
 
     def _start(self, session: Session) -> None:
         """Another model, or none: everything of the one before goes."""
