@@ -1,13 +1,19 @@
-"""How each product is cut up, by card and shape: read from a table, never searched while something is timed."""
+"""How each product is cut up, by card and shape: read from a table, never searched while something is timed.
+
+What `python -m kernels.gpu.bench --tune` found on this computer goes before the table.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from kernels.gpu import user_files
+
+_TUNED = "configurations.json"
 _TABLE = Path(__file__).with_name("configurations.json")
 VECTOR, TILE, LIBRARY = "vector", "tile", "dequantize"
 VECTOR_BATCH = 4  # tokens that the vector product takes at most
@@ -94,7 +100,52 @@ def library_from() -> int:
 
 def measured(card: str) -> bool:
     """Whether the card's lines come from measurements of it."""
-    return card in _table()["measured_on"]
+    return card in _table()["measured_on"] or bool(_tuned(card))
+
+
+def tuned_key(tokens: int, rows: int, words: int, tiles: int, nbytes: int) -> str:
+    """Names a product: arguments as those of `configuration`."""
+    batch = tokens if regime(tokens) == VECTOR else _batch(tokens, 64)
+    return f"{batch} tokens, {rows} rows of {tiles} × {words} words, {nbytes} bytes"
+
+
+def keep_tuned(card: str, key: str, how: Configuration) -> bool:
+    """Into the user's cache folder; False where that can not be written to."""
+    kept = user_files.read(_TUNED)
+    own = kept.get(card)
+    found = user_files.write(_TUNED, {**kept, card: {**(own if isinstance(own, dict) else {}), key: asdict(how)}})
+    _tuned.cache_clear()
+    return found
+
+
+@cache
+def _tuned(card: str) -> dict[str, Configuration]:
+    """What was tuned on this computer; what is damaged is left out."""
+    own = user_files.read(_TUNED).get(card)
+    found = {}
+    for key, values in (own if isinstance(own, dict) else {}).items():
+        try:
+            how = Configuration(**values)
+        except TypeError:
+            continue
+        if how.regime in (VECTOR, TILE) and _sound(how):
+            found[key] = how
+    return found
+
+
+def _sound(how: Configuration) -> bool:
+    """Whether a kernel takes these numbers; a vector product has one to four tokens, all else is powers of two."""
+    counts: tuple[Any, ...] = (how.rows, how.warps, how.batch, how.split, how.stages)
+    if not all(type(count) is int and 0 < count <= 1024 for count in counts):
+        return False
+    powers = (how.rows, how.warps, *((how.batch,) if how.regime == TILE else ()))
+    few = how.batch <= VECTOR_BATCH if how.regime == VECTOR else how.batch >= 16
+    return few and how.warps <= 16 and not any(n & (n - 1) for n in powers)
+
+
+def _batch(tokens: int, most: int) -> int:
+    """Tokens of one program of matrix instructions."""
+    return min(max(16, 1 << (tokens - 1).bit_length()), most)
 
 
 def regime(tokens: int) -> str:
@@ -112,7 +163,10 @@ def configuration(card: str, tokens: int, rows: int, words: int, tiles: int, nby
     line = {**_table()["default"][kind], **_table()["cards"].get(card, {}).get(kind, {})}
     if kind == LIBRARY:
         return Configuration(kind, line["rows"], line["warps"])
-    batch = tokens if kind == VECTOR else min(max(16, 1 << (tokens - 1).bit_length()), line["batch"])
+    tuned = _tuned(card).get(tuned_key(tokens, rows, words, tiles, nbytes))
+    if tuned is not None and tuned.regime == kind and (kind == TILE or tuned.batch == tokens):
+        return tuned
+    batch = tokens if kind == VECTOR else _batch(tokens, line["batch"])
     height = line["rows"] * 32 // words if kind == VECTOR else line["rows"]
     programs = -(-rows // height)
     split = max(min(line["programs"] // programs, tiles // 2, int(_PARTS_SHARE * nbytes) // (8 * tokens * rows)), 1)

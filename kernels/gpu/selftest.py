@@ -101,7 +101,7 @@ def all_failing(kernel: str) -> str:
 def give_up(kernel: str, reason: str, *shape_class: Hashable) -> None:
     """A kernel that failed in use is switched off for this class, in this process; the next one tries it again."""
     with _lock:
-        _known.results[_key(kernel, shape_class)] = Result(kernel, _words(shape_class), reason)
+        _known.results[_key(kernel, shape_class)] = Result(kernel, words(shape_class), reason)
         if _is_lost():
             _known.lost = f"the GPU answers no more since '{kernel}' failed"
 
@@ -121,7 +121,7 @@ def survey() -> Iterator[Result]:
         start = time.monotonic()
         known = _key(kernel, shape_class) in _known.results
         reason = usable(kernel, *shape_class) or ""
-        yield Result(kernel, _words(shape_class), reason, 0.0 if known else time.monotonic() - start)
+        yield Result(kernel, words(shape_class), reason, 0.0 if known else time.monotonic() - start)
 
 
 def forget() -> None:
@@ -149,7 +149,7 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "") in ("1", "true", "on", "yes", "y")
 
 
-def _words(shape_class: tuple[Hashable, ...]) -> str:
+def words(shape_class: tuple[Hashable, ...]) -> str:
     """A class as people read it: of what has a short name, that."""
     return ", ".join(str(getattr(part, "short", part)) for part in shape_class if not isinstance(part, bool) or part)
 
@@ -160,10 +160,10 @@ def _key(kernel: str, shape_class: tuple[Hashable, ...]) -> str:
 
 def _test(kernel: str, shape_class: tuple[Hashable, ...], key: str) -> Result:
     """Runs it. A mark on the disk says that it began, so that a compiler that ends the program is found out."""
-    words, start = _words(shape_class), time.monotonic()
+    named, start = words(shape_class), time.monotonic()
     tried = _begun(key)
     if tried >= _TRIES:
-        return _keep(key, Result(kernel, words, f"its self-test ended the program {tried} times"))
+        return _keep(key, Result(kernel, named, f"its self-test ended the program {tried} times"))
     _mark(key, f"{_BEGAN}{tried + 1} {os.getpid()} {time.time():.0f}")
     try:
         from kernels.gpu import selfchecks
@@ -177,9 +177,9 @@ def _test(kernel: str, shape_class: tuple[Hashable, ...], key: str) -> Result:
         passing = _passing(error)
         if _is_lost():
             _known.lost = f"the GPU answers no more since the self-test of '{kernel}'"
-        result = Result(kernel, words, reason, time.monotonic() - start)
+        result = Result(kernel, named, reason, time.monotonic() - start)
         return result if passing else _keep(key, result)
-    return _keep(key, Result(kernel, words, reason, time.monotonic() - start))
+    return _keep(key, Result(kernel, named, reason, time.monotonic() - start))
 
 
 def _passing(error: Exception) -> bool:
