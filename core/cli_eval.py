@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from core.cli_generate import device_options
 from core.errors import UserError
 from core.progress import CancelToken
 from core.threads import MAX_THREADS
@@ -70,6 +71,7 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
     parser.add_argument("--overwrite", action="store_true", help="replace an existing report")
     parser.add_argument("--no-cache", action="store_true", help="do not keep the source's logits, nor use kept ones")
     parser.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
+    device_options(parser)
 
 
 def evaluate(args: argparse.Namespace, token: CancelToken) -> int:
@@ -122,6 +124,8 @@ def _settings(args: argparse.Namespace) -> EvalSettings:
         speed=args.speed,
         use_cache=not args.no_cache,
         threads=args.threads,
+        device=args.device,
+        fallback=args.fallback is not None,
         method=args.method,
         calibration=args.calibration,
     )

@@ -78,6 +78,17 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
         "or that with outlier columns apart; default: fast",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
+    device_options(parser)
+
+
+def device_options(parser: argparse.ArgumentParser) -> None:
+    """Where models run."""
+    parser.add_argument(
+        "--device", default="cpu", metavar="NAME", help="cpu (the default), gpu, or gpu:1 for the second GPU"
+    )
+    parser.add_argument(
+        "--fallback", choices=("cpu",), help="where to run what the device can not; default: it is refused"
+    )
 
 
 def open_model(
@@ -86,22 +97,28 @@ def open_model(
     """Load a file; it is unloaded when the stack is left. Progress goes to a terminal on stderr."""
     from core.checkpoint import open_checkpoint
     from core.runtime.arithmetic import ARITHMETICS
+    from core.runtime.device import check_place, parse_place
     from core.runtime.load import load
 
     if args.threads is not None and not 1 <= args.threads <= MAX_THREADS:
         raise UserError(
             f"{format_count(args.threads)} threads can not compute.", f"Give 1 to {format_count(MAX_THREADS)}."
         )
+    place = parse_place(args.device)
+    check_place(place, args.fallback is not None)
     checkpoint = stack.enter_context(open_checkpoint(path))
     show = _show_loading if sys.stderr is not None and sys.stderr.isatty() and not args.json else None
     try:
         model = load(
-            checkpoint, capacity, sequences, ARITHMETICS[args.activations], args.threads, progress=show, token=token
-        )
+            checkpoint, capacity, sequences, ARITHMETICS[args.activations], args.threads, progress=show, token=token,
+            place=place, fallback=args.fallback is not None,
+        )  # fmt: skip
     finally:
         if show is not None:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     stack.callback(model.unload)
+    if model.fell_back:
+        _note(f"{model.fell_back} It runs on the processor.")
     return model
 
 
@@ -220,6 +237,8 @@ def _generation_data(result: GenerationResult, model: LoadedModel) -> dict[str, 
         "weight_bytes": model.weight_bytes,
         "bytes_per_token": model.engine.bytes_per_token,
         "kernels": [kernel_data(use) for use in model.engine.report()],
+        "device": model.place.name,
+        "fell_back": model.fell_back or None,
     }
 
 
@@ -246,7 +265,7 @@ def bench(args: argparse.Namespace, token: CancelToken) -> int:
     with ExitStack() as stack:
         models = [open_model(stack, path, args, settings.capacity, token) for path in paths]
         results = _drive(measure(models, settings, token))
-        contract = contract_of(models[0])
+        contract = models[0].contract
         sweeps = _layer_sweeps(models[0], args, token) if args.sweep else []
         context = args.context or min(SWEEP_CONTEXT, *(max(model.config.context - 1, 1) for model in models))
     comparison = against(results[0], results[1]) if args.baseline else None
@@ -275,17 +294,14 @@ def bench(args: argparse.Namespace, token: CancelToken) -> int:
     return 0
 
 
-def contract_of(model: LoadedModel) -> str:
-    """What a model's figures hold for."""
-    return f"activations {model.arithmetic.text}, cache {model.cache_dtype}"
-
-
 def _layer_sweeps(model: LoadedModel, args: argparse.Namespace, token: CancelToken) -> list[Sweep]:
     """The square layer in the model's main format, then the model's own."""
     from core.runtime.layers import SQUARE, layer_shapes, main_format, sample_matrix
     from core.runtime.sweep import layer_sweep
     from core.threads import worker_count
 
+    if model.place.gpu:
+        return _device_sweeps(model, token)
     threads = args.threads or worker_count()
     pairs = []
     name = main_format(model.program)
@@ -296,6 +312,22 @@ def _layer_sweeps(model: LoadedModel, args: argparse.Namespace, token: CancelTok
     own = layer_shapes(model.program)[:OWN_SHAPES]
     pairs += [(sample_matrix("BF16", matrix.rows, matrix.columns), matrix) for matrix in own]
     return [_drive(layer_sweep(a, b, model.arithmetic.activations, threads, cancel=token)) for a, b in pairs]
+
+
+def _device_sweeps(model: LoadedModel, token: CancelToken) -> list[Sweep]:
+    """As `_layer_sweeps`, with weights made up on the GPU."""
+    from core.runtime.layers import SQUARE, layer_shapes, main_format
+    from core.runtime.sweep import device_layer_sweep
+
+    own = [(matrix.format, matrix.rows, matrix.columns) for matrix in layer_shapes(model.program)[:OWN_SHAPES]]
+    sweeps = []
+    for shape in dict.fromkeys(((main_format(model.program), SQUARE, SQUARE), *own)):
+        try:
+            steps = device_layer_sweep(model.place, shape, model.arithmetic.activations, cancel=token)
+            sweeps.append(_drive(steps))
+        except ValueError as error:
+            _note(f"No {shape[1]} × {shape[2]} layer in {shape[0]} is measured: {error}.")
+    return sweeps
 
 
 def _decode_sweep(args: argparse.Namespace, context: int, token: CancelToken) -> Sweep:

@@ -65,6 +65,7 @@ TOPICS = {
     "core.budget": "budget",
     "core.inspect": "inspect",
     "core.runtime": "running",
+    "core.runtime.device": "gpu",
     "core.runtime.speed": "speed",
     "core.runtime.sweep": "speed",
     "core.runtime.results": "speed",

@@ -29,6 +29,10 @@ _PIECE = 4 << 20  # bytes that one `read` returns, about
 _TILE = 16  # rows that are packed together
 
 
+class NoKernel(ValueError):
+    """Nothing that may be used here reads a format; said before any of it is read."""
+
+
 class Activations(Enum):
     """What quantized weights are multiplied with.
 
@@ -50,8 +54,11 @@ def instruction_set() -> str:
 class Stored(Protocol):
     """Where a matrix's weights are: numpy's or the compiled engine's."""
 
-    nbytes: int
-    kind: str
+    @property
+    def nbytes(self) -> int: ...
+
+    @property
+    def kind(self) -> str: ...
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Rows int64 [R] → float32 [R, K]: weights as any reader of the format decodes them."""
@@ -89,13 +96,13 @@ def from_blocks(
         raise ValueError(f"no products with {kind}")
     if kind in PLAIN_KINDS:
         return from_elements(kind, rows, columns, read)
-    _check_size(rows, columns)
+    check_size(rows, columns)
     row_bytes = LAYOUTS[kind].row_bytes(columns)
     blocks: Any = reference.Blocks(kind, rows, columns, tensor_scale)
     if instruction_set():
         blocks = _engine.blocks(kind, rows, columns, tensor_scale)
-    for start, stop in _pieces(rows, row_bytes):
-        blocks.put_blocks(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)))
+    for start, stop in pieces(rows, row_bytes):
+        blocks.put_blocks(start, checked_piece(read(start, stop), np.uint8, (stop - start, row_bytes)))
     return Matrix(rows, columns, kind, blocks)
 
 
@@ -121,7 +128,7 @@ def from_groups(
     order[i] at place i, so that groups are neighbours (GPTQ's desc_act: the stable argsort of g_idx). Called and
     stopped as `from_blocks`. Raises ValueError for settings outside of that, and for pieces of wrong shape.
     """
-    _check_size(rows, columns)
+    check_size(rows, columns)
     if not 1 <= bits <= 8:
         raise ValueError(f"codes have 1 to 8 bits, not {bits}")
     if scale_dtype not in SCALE_TYPES:
@@ -136,19 +143,19 @@ def from_groups(
             raise ValueError("a table has no offsets")
     third = "" if table is not None else "minimums" if offsets else "" if symmetric else "zeros"
     if order is not None:
-        order = _permutation(order, columns)
+        order = permutation(order, columns)
     groups = _groups(rows, columns, bits, group, scale_dtype, third, table, order)
     shape = -(-columns // group)
-    for start, stop in _pieces(rows, columns):
+    for start, stop in pieces(rows, columns):
         codes, scales, zeros = read(start, stop)
         if bool(third) == (zeros is None):
             raise ValueError("zeros or offsets are given where, and only where, groups are not symmetric")
         third_dtype = np.float32 if offsets else np.uint8
         groups.put_groups(
             start,
-            _piece(codes, np.uint8, (stop - start, columns)),
-            _piece(scales, np.float32, (stop - start, shape)),
-            None if zeros is None else _piece(zeros, third_dtype, (stop - start, shape)),
+            checked_piece(codes, np.uint8, (stop - start, columns)),
+            checked_piece(scales, np.float32, (stop - start, shape)),
+            None if zeros is None else checked_piece(zeros, third_dtype, (stop - start, shape)),
             group,
         )
     name = f"int{bits}" if table is None else "table4"
@@ -168,23 +175,23 @@ def from_elements(
     scales: for 8-bit floats, float32 [1, 1], [rows, 1] or [⌈rows / a⌉, ⌈K / b⌉], (a, b) = tiling, b a multiple of 16
     or at least K ((1, 32) for MXFP8); None: 1. Where all are powers of two from 2^−127 on, they take one byte each.
     """
-    _check_size(rows, columns)
+    check_size(rows, columns)
     if dtype not in ELEMENT_TYPES:
         raise ValueError(f"no products with elements of {dtype}")
     if scales is not None:
         if not dtype.startswith("F8"):
             raise ValueError(f"{dtype} weights have no scales")
-        scales, a, b = _float8_scales(np.ascontiguousarray(scales, np.float32), rows, columns, tiling)
+        scales, a, b = float8_scales(np.ascontiguousarray(scales, np.float32), rows, columns, tiling)
     else:
         a, b = 1, columns
     row_bytes = columns * reference.element_bytes(dtype)
     elements: Any = reference.Elements(dtype, rows, columns)
     if instruction_set():
-        stored = "" if scales is None else "E8M0" if _are_powers(scales) else "F32"
+        stored = "" if scales is None else "E8M0" if are_powers(scales) else "F32"
         elements = _engine.elements(dtype, rows, columns, stored, b)
-    for start, stop in _pieces(rows, row_bytes):
+    for start, stop in pieces(rows, row_bytes):
         some = None if scales is None else np.ascontiguousarray(scales[np.arange(start, stop) // a])
-        elements.put_elements(start, _piece(read(start, stop), np.uint8, (stop - start, row_bytes)), some, b)
+        elements.put_elements(start, checked_piece(read(start, stop), np.uint8, (stop - start, row_bytes)), some, b)
     return Matrix(rows, columns, dtype, elements)
 
 
@@ -251,31 +258,32 @@ def _groups(
     return _engine.groups(rows, columns, bits, group, scale_dtype, third, table, levels, step, places)
 
 
-def _check_size(rows: int, columns: int) -> None:
+def check_size(rows: int, columns: int) -> None:
     if rows < 1 or columns < 1:
         raise ValueError(f"a matrix has rows and columns, not {rows} × {columns}")
 
 
-def _pieces(rows: int, row_bytes: int) -> list[tuple[int, int]]:
-    step = max(_PIECE // row_bytes // _TILE, 1) * _TILE
+def pieces(rows: int, row_bytes: int, multiple: int = _TILE) -> list[tuple[int, int]]:
+    """Rows start … stop that are read at a time, in order; all but the last are multiples of so many."""
+    step = max(_PIECE // row_bytes // multiple, 1) * multiple
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _piece(values: np.ndarray, dtype: type, shape: tuple[int, int]) -> np.ndarray:
+def checked_piece(values: np.ndarray, dtype: type, shape: tuple[int, int]) -> np.ndarray:
     values = np.ascontiguousarray(values, dtype)
     if values.shape != shape:
         raise ValueError(f"a piece of {shape[0]} rows is {list(shape)}, not {list(values.shape)}")
     return values
 
 
-def _permutation(order: np.ndarray, columns: int) -> np.ndarray:
+def permutation(order: np.ndarray, columns: int) -> np.ndarray:
     order = np.ascontiguousarray(order, np.int64)
     if order.shape != (columns,) or not np.array_equal(np.sort(order), np.arange(columns)):
         raise ValueError(f"an order has each of the {columns} columns once")
     return order
 
 
-def _float8_scales(scales: np.ndarray, rows: int, columns: int, tiling: tuple[int, int]) -> tuple[np.ndarray, int, int]:
+def float8_scales(scales: np.ndarray, rows: int, columns: int, tiling: tuple[int, int]) -> tuple[np.ndarray, int, int]:
     """The scales, and the rows and columns that share one of them."""
     if scales.shape in ((1, 1), (rows, 1)):
         return scales, -(-rows // len(scales)), columns
@@ -288,7 +296,7 @@ def _float8_scales(scales: np.ndarray, rows: int, columns: int, tiling: tuple[in
     return scales, a, b
 
 
-def _are_powers(scales: np.ndarray) -> bool:
+def are_powers(scales: np.ndarray) -> bool:
     """Whether all are powers of two that E8M0 has, 2^-127 … 2^127."""
     words = scales.view(np.uint32)
     return bool((((words & 0x807FFFFF) == 0) & (words - 1 < 0x7F7FFFFF) | (words == 0x00400000)).all())

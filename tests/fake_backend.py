@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from verdict_example import LAYERS, NEEDLE, TEXTS, example
 
 from app.jobs.testing import (
     AnswerEntry,
+    DeviceMemory,
+    Devices,
     KernelUse,
     LoadStep,
     Measured,
@@ -25,10 +27,13 @@ from app.jobs.testing import (
 from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep, quality_result
 from core.errors import UserError
 from core.progress import CancelToken
+from core.runtime.logits import LogitDifference
 from core.runtime.results import Number, StoredResult
 from core.runtime.sweep import BATCHES, Sweep, SweepPoint
 from core.verdict.evaluation import Evaluation
 
+NO_GPU = Devices((), "no NVIDIA or AMD GPU is at hand", "Choose the processor (cpu).")
+GPUS = Devices((("gpu:0", "NVIDIA GeForce RTX 4090"), ("gpu:1", "NVIDIA RTX A2000 12GB")))
 WORDS = (" Paris", ".", " It", " is", " also", " the", " largest", " city", " of", " the", " country", ",", " and")
 OTHER = {5: " a", 6: " large", 9: " this"}
 
@@ -38,7 +43,14 @@ class FakeModel:
         self.backend, self.side, self.setup = backend, side, setup
         self.nbytes = (280_000_000, 110_000_000)[side]
         self.summary = ("BF16 · 30 layers", "Q4_K, Q6_K · 30 layers")[side]
+        self.summary += f" · {setup.device}" if setup.device != "cpu" else ""
         self.closed = False
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        if self.setup.device == "cpu":
+            return None
+        return DeviceMemory(7_900_000_000, 24_000_000_000, self.nbytes + 900_000_000)
 
     def close(self) -> None:
         self.closed = True
@@ -55,6 +67,14 @@ class FakeBackend:
         self.asked: list[tuple[int, Question]] = []
         self.records: list[StoredResult] = []
         self.swept: list[SweepOrder] = []
+        self.found = NO_GPU
+
+    def devices(self) -> Devices:
+        return self.found
+
+    def compare_logits(self, models: tuple[Any, Any], question: Question, answer: Sequence[Piece]) -> LogitDifference:
+        assert not any(model.closed for model in models)
+        return LogitDifference(5 + len(answer), 0.0031, 0.0004, 1.0)
 
     def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
         for step in range(5):
@@ -77,7 +97,8 @@ class FakeBackend:
             if side == 1:
                 word = OTHER.get(number, word)
             yield Piece(side, hash(word) % 50000, word, 0.02 if number == 5 else 1.6)
-        return measured(side, question.tokens, self.slow)
+        found = measured(side, question.tokens, self.slow)
+        return replace(found, device=model.setup.device, device_memory=model.device_memory)
 
     def shapes(self, paths: tuple[Path | None, Path | None], models: tuple[Any, Any]) -> tuple[Shape, ...]:
         if not any(paths):

@@ -15,6 +15,7 @@ from tiny_models import byte_tokens
 
 from core.models.tokenizer import TokenType
 from core.runtime.arithmetic import Arithmetic
+from core.runtime.device import CPU
 from core.runtime.layers import sample_matrix
 from core.runtime.tokenizer.json_vocabulary import from_merges
 from core.runtime.tokenizer.text import Text, special_ids, token_names
@@ -130,6 +131,8 @@ class FakeModel:
         self.weight_bytes = 2000
         self.config = SimpleNamespace(context=self.longest)
         self.arithmetic, self.cache_dtype = Arithmetic(), "F16"
+        self.contract = "activations int8 per 32 values, cache F16"
+        self.place, self.fell_back = CPU, ""
         self.unloaded = False
 
     @cached_property

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from core.progress import CancelToken
+from core.runtime.logits import LogitDifference
 from core.runtime.results import StoredResult
 from core.runtime.sweep import Sweep, SweepPoint
 
@@ -23,11 +24,36 @@ SIDES = ("Source", "Quantized")  # the two columns, in this order everywhere
 
 @dataclass(frozen=True)
 class Setup:
-    """How a file is loaded. arithmetic: of `ARITHMETICS`. context: tokens that the cache can hold."""
+    """How a file is loaded. arithmetic: of `ARITHMETICS`. context: tokens that the cache can hold.
+
+    device: 'cpu', 'gpu:0' …; fallback: on the processor where it can not run there.
+    """
 
     path: Path
     arithmetic: str = "fast"
     context: int = 2048
+    device: str = "cpu"
+    fallback: bool = False
+
+
+@dataclass(frozen=True)
+class Devices:
+    """GPUs that models can run on: (name as in `Setup.device`, what people call it). reason: why there is none, in a
+    clause; remedy: what to do about it, or ''.
+    """
+
+    gpus: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """Bytes of a GPU: in use by all programs and all there are, as the driver says, and what the model was to take."""
+
+    used: int
+    total: int
+    predicted: int
 
 
 @dataclass(frozen=True)
@@ -97,7 +123,7 @@ class Measured:
     """What one generation took; seconds, bytes, tokens a second. None: not known or not measured.
 
     bytes_per_token: weights that a single step reads. bound_fraction: bandwidth bound ÷ measured time per token.
-    energy: joules a token; energy_reason: why there is none. disturbed: what else ran meanwhile.
+    energy: joules a token; energy_reason: why there is none. disturbed: what else ran meanwhile. device: where it ran.
     """
 
     prompt_tokens: int
@@ -116,6 +142,8 @@ class Measured:
     end: str = ""
     kernels: tuple[KernelUse, ...] = ()
     disturbed: str = ""
+    device: str = "cpu"
+    device_memory: DeviceMemory | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +168,10 @@ class Model(Protocol):
     @property
     def summary(self) -> str:
         """Formats and sizes in a few words, such as 'Q4_K, Q6_K · 30 layers'."""
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        """Of the GPU that it is on, asked now; None on the processor, or where the driver does not say."""
 
     def close(self) -> None:
         """Give the memory back."""
@@ -167,6 +199,7 @@ class SweepOrder:
     paths: tuple[Path | None, Path | None] = (None, None)
     context: int = 128
     arithmetic: str = "fast"
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -179,6 +212,9 @@ class Point:
 class Backend(Protocol):
     """The engine as the page sees it. Everything runs on a worker; cancelling raises core.errors.Cancelled."""
 
+    def devices(self) -> Devices:
+        """The GPUs of this computer; may take seconds."""
+
     def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
         """Returns a Model. Raises UserError with the tensor's name."""
 
@@ -190,6 +226,9 @@ class Backend(Protocol):
 
     def sweep(self, order: SweepOrder, token: CancelToken) -> Iterator[SweepPoint]:
         """Returns a Sweep."""
+
+    def compare_logits(self, models: tuple[Any, Any], question: Question, answer: Sequence[Piece]) -> LogitDifference:
+        """Of both models, over the prompt and this answer."""
 
     def why_slower(self, source: Measured, quantized: Measured) -> str:
         """Why the quantized file takes longer for a token, in one sentence; '' when it does not."""
@@ -217,6 +256,7 @@ class AnswerEntry:
     texts: tuple[str, str]
     same_tokens: int | None
     margin: float | None
+    logits: LogitDifference | None = None
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from app.jobs.testing import (
     SIDES,
     Answered,
     Backend,
+    DeviceMemory,
+    Devices,
     LoadStep,
     Measured,
     Piece,
@@ -32,16 +35,21 @@ from app.jobs.testing_work import (
     Wanted,
     answer_work,
     close_work,
+    devices_work,
     history_work,
     load_work,
+    memory_work,
     sweep_work,
 )
 from app.models.answers import Comparison
 from app.session import Session
+from core.runtime.logits import LogitDifference
 from core.runtime.results import StoredResult
 from core.runtime.sweep import SIDE_NAMES, Sweep
 
 HISTORY_KEY = "test-history"
+DEVICES_KEY, MEMORY_KEY = "test-devices", "test-memory"
+CPU = "cpu"
 
 
 class SlotState(Enum):
@@ -65,6 +73,8 @@ class Slot:
     share: float = 0.0
     model: Any = None
     setup: Setup | None = None
+    device: str = "cpu"
+    memory: DeviceMemory | None = None
     error: BaseException | None = None
     pieces: list[Piece] = field(default_factory=list)
     measured: Measured | None = None
@@ -78,6 +88,7 @@ class Slot:
 class Bench(QObject):
     """Follows the session. slot_changed(side): file, state or progress. asked(): the old answers are gone.
     pieces_added(side, pieces), answered(side): the answer grows, is whole. ended(state): the job is over.
+    devices_changed(): the GPUs are known. memory_changed(side): what its device's driver says.
     busy_changed(): `busy` is 'loading', 'generating', 'sweeping', 'judging' or ''. swept(sweep): points so far, or all.
     quality_asked(order), quality_step(step), judged(evaluation), judge_failed(error): of a measurement of quality.
     """
@@ -95,6 +106,8 @@ class Bench(QObject):
     judged = Signal(object)
     judge_failed = Signal(object)
     history_changed = Signal(object)
+    devices_changed = Signal()
+    memory_changed = Signal(int)
 
     def __init__(self, backend: Backend, jobs: JobRunner, queue: ConversionQueue, parent: QObject) -> None:
         super().__init__(parent)
@@ -113,6 +126,9 @@ class Bench(QObject):
         self.partial = Sweep("", SIDE_NAMES, ())
         self.arithmetic = "fast"
         self.context = 2048
+        self.fallback = False
+        self.devices: Devices | None = None  # not known yet
+        self.logits: LogitDifference | None = None
         app = QCoreApplication.instance()
         if app is not None:
             app.aboutToQuit.connect(self._let_go)
@@ -146,9 +162,46 @@ class Bench(QObject):
     def _set_path(self, slot: Slot, path: Path) -> None:
         self._drop(slot)
         slot.path, slot.state, slot.error = path, SlotState.CHOSEN, None
-        slot.pieces, slot.measured, self.comparison, self.slower = [], None, None, ""
+        slot.pieces, slot.measured, self.comparison, self.slower, self.logits = [], None, None, "", None
         self.slot_changed.emit(slot.side)
         self.asked.emit()
+
+    def place(self, side: int, device: str) -> None:
+        """Run a column's file there from now on; a loaded one is let go of when it is asked the next time."""
+        if not self.busy and self.slots[side].device != device:
+            self.slots[side].device = device
+            self.slot_changed.emit(side)
+
+    def look_for_devices(self) -> None:
+        """Once; torch takes seconds to say which GPUs there are."""
+        if self.devices is None:
+            self._jobs.run(
+                "Look for GPUs", devices_work(self.backend), self._on_devices, self._on_no_devices,
+                latest_key=DEVICES_KEY, owner=self,
+            )  # fmt: skip
+
+    def look_at_memory(self, side: int) -> None:
+        """Ask the driver of a column's device."""
+        slot = self.slots[side]
+        if slot.model is None or slot.setup is None or slot.setup.device == CPU:
+            slot.memory = None
+            self.memory_changed.emit(side)
+            return
+        self._jobs.run(
+            "Ask the driver", memory_work(slot.model), partial(self._on_memory, side), lambda _error: None,
+            latest_key=f"{MEMORY_KEY}-{side}", owner=self,
+        )  # fmt: skip
+
+    def _on_devices(self, devices: Devices) -> None:
+        self.devices = devices
+        self.devices_changed.emit()
+
+    def _on_no_devices(self, error: BaseException) -> None:
+        self._on_devices(Devices((), f"looking for one has failed ({error})"))
+
+    def _on_memory(self, side: int, memory: DeviceMemory | None) -> None:
+        self.slots[side].memory = memory
+        self.memory_changed.emit(side)
 
     @property
     def paths(self) -> tuple[Path | None, Path | None]:
@@ -178,6 +231,7 @@ class Bench(QObject):
     def _drop(self, slot: Slot) -> None:
         if slot.model is not None:
             model, slot.model, slot.setup = slot.model, None, None
+            self.look_at_memory(slot.side)
             self._jobs.run(f"Unload {slot.title}", close_work([model]))
 
     def _let_go(self) -> None:
@@ -189,7 +243,8 @@ class Bench(QObject):
 
     def _wanted(self, slot: Slot) -> Wanted:
         assert slot.path is not None
-        setup = Setup(slot.path, self.arithmetic, self.context)
+        gpu = slot.device != CPU
+        setup = Setup(slot.path, self.arithmetic, self.context, slot.device, gpu and self.fallback)
         if slot.model is not None and slot.setup == setup:
             return Wanted(slot.side, setup, slot.model)
         stale, slot.model, slot.setup = slot.model, None, None
@@ -204,7 +259,7 @@ class Bench(QObject):
         if self.busy or not self.ready:
             return
         self.question = question
-        self.comparison, self.slower = None, ""
+        self.comparison, self.slower, self.logits = None, "", None
         pending = bool(self._queue.pending)
         self.disturbed = "A conversion ran meanwhile, so these times are longer than they need be." if pending else ""
         for slot in self.slots:
@@ -240,7 +295,7 @@ class Bench(QObject):
         for slot in self.slots:
             if slot.model is not None:
                 found.append(slot.model)
-                slot.model, slot.setup, slot.state = None, None, SlotState.CHOSEN
+                slot.model, slot.setup, slot.state, slot.memory = None, None, SlotState.CHOSEN, None
                 self.slot_changed.emit(slot.side)
         return found
 
@@ -295,12 +350,15 @@ class Bench(QObject):
                     slot = self.slots[side]
                     slot.state, slot.model, slot.setup, slot.share = SlotState.LOADED, value.model, value.setup, 1.0
                     self.slot_changed.emit(side)
+                    self.look_at_memory(side)
                 case Asking(side=side):
                     self.slots[side].waiting = False
                     self.slot_changed.emit(side)
                 case Answered(side=side):
                     self._flush(fresh)
                     self.slots[side].measured = value.measured
+                    self.slots[side].memory = value.measured.device_memory or self.slots[side].memory
+                    self.memory_changed.emit(side)
                     self.answered.emit(side)
                 case Failed(side=side):
                     self._fail(self.slots[side], value.error)
@@ -325,7 +383,7 @@ class Bench(QObject):
 
     def _on_done(self, result: Any) -> None:
         if self.busy == "generating":
-            self.comparison, self.slower = result.comparison, result.slower
+            self.comparison, self.slower, self.logits = result.comparison, result.slower, result.logits
         elif self.busy == "sweeping":
             self.sweep = result
             self.swept.emit(result)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from app.jobs.testing import (
     SIDES,
     AnswerEntry,
+    DeviceMemory,
+    Devices,
     KernelUse,
     LoadStep,
     Measured,
@@ -25,13 +27,15 @@ from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep, ev
 from core import units
 from core.errors import Cancelled, UserError
 from core.progress import CancelToken
-from core.runtime.arithmetic import ARITHMETICS
+from core.runtime.arithmetic import ARITHMETICS, contract_text
+from core.runtime.device import parse_place
 from core.runtime.results import Number, ResultStore, StoredResult, new_result
 from core.runtime.sweep import BATCHES, Sweep, SweepPoint, sweep_data
 
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
     from core.runtime.load import LoadedModel
+    from core.runtime.logits import LogitDifference
     from core.verdict.evaluation import Evaluation
 
 SQUARE_FORMAT = "Q4_K"  # of the layer that is measured while no quantized file says another
@@ -43,8 +47,16 @@ class CoreModel:
 
     def __init__(self, loaded: LoadedModel, setup: Setup) -> None:
         self.loaded, self.setup = loaded, setup
-        self.summary = f"{_formats(loaded)} · {loaded.config.layers} layers"
+        where = f" · {loaded.place.name}" if loaded.place.gpu else " · not on the GPU" if loaded.fell_back else ""
+        self.summary = f"{_formats(loaded)} · {loaded.config.layers} layers{where}"
         self.nbytes = loaded.weight_bytes + loaded.program.cache.nbytes
+
+    @property
+    def device_memory(self) -> DeviceMemory | None:
+        from core.runtime.device import memory_of
+
+        known = memory_of(self.loaded.place)
+        return None if known is None else DeviceMemory(*known, self.loaded.predicted_bytes)
 
     def close(self) -> None:
         self.loaded.unload()
@@ -58,6 +70,13 @@ class CoreBackend:
         self._store = store or ResultStore()
 
     # ---- load and generate -----------------------------------------------------------------------------------------
+
+    def devices(self) -> Devices:
+        """The GPUs that the kernels can use, and if there is none, what is in the way."""
+        from core.runtime.device import Place, gpu_places, problem
+
+        reason, remedy = problem(Place(True))
+        return Devices(tuple((place.name, name) for place, name in gpu_places()), reason, remedy if reason else "")
 
     def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
         """Returns a CoreModel, warmed up, its tokenizer read."""
@@ -93,6 +112,15 @@ class CoreBackend:
         if result.finish is Finish.CANCELLED:
             raise Cancelled
         return _measured(side, model, result, energy)
+
+    def compare_logits(
+        self, models: tuple[CoreModel, CoreModel], question: Question, answer: Sequence[Piece]
+    ) -> LogitDifference:
+        from core.runtime.generate import prompt_ids
+        from core.runtime.logits import compare_logits
+
+        ids = [*prompt_ids(models[0].loaded, _request(question)), *(piece.id for piece in answer)]
+        return compare_logits(models[0].loaded, models[1].loaded, ids)
 
     def why_slower(self, source: Measured, quantized: Measured) -> str:
         from core.runtime.speed import why_slower
@@ -142,6 +170,7 @@ def _load(
     side: int, setup: Setup, token: CancelToken, sequences: int = 1, capacity: int | None = None
 ) -> Generator[LoadStep, None, tuple[Checkpoint, LoadedModel]]:
     from core.checkpoint import open_checkpoint
+    from core.runtime.device import parse_place
     from core.runtime.load import decoder_config, loading
     from core.runtime.transformers_model import in_background
 
@@ -150,7 +179,10 @@ def _load(
         nothing = LoadStep(side, -1.0)
         config = yield from in_background(partial(decoder_config, checkpoint), token, nothing)  # may start transformers
         context = capacity or min(setup.context, config.context)
-        steps = loading(checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], token=token)
+        steps = loading(
+            checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], token=token,
+            place=parse_place(setup.device), fallback=setup.fallback,
+        )  # fmt: skip
         while True:
             try:
                 step = next(steps)
@@ -166,11 +198,11 @@ def _warm_up(model: CoreModel) -> None:
     """One step, and the bandwidth of this computer, so that the first answer's times are those of every answer."""
     import numpy as np
 
-    from core.hardware.bandwidth import measured_bandwidth
+    from core.runtime.sweep import bandwidth_of
 
     zero = np.zeros(1, np.int32)
     model.loaded.engine.run(zero, zero, zero, zero)
-    measured_bandwidth()
+    bandwidth_of(model.loaded)
 
 
 def _request(question: Question) -> Any:
@@ -190,12 +222,12 @@ def _request(question: Question) -> Any:
 
 
 def _measured(side: int, model: CoreModel, result: Any, energy: Any) -> Measured:
-    from core.hardware.bandwidth import measured_bandwidth
+    from core.runtime.sweep import bandwidth_of
 
     engine = model.loaded.engine
     uses = tuple(KernelUse(u.op, _shape_text(u.shape), u.kernel, u.isa, u.reason, side) for u in engine.report())
     p50, p95 = result.itl_p50, result.itl_p95
-    bandwidth = measured_bandwidth()
+    bandwidth = bandwidth_of(model.loaded)
     bound = 1000 * engine.bytes_per_token / (p50 * bandwidth) if p50 and bandwidth else None
     return Measured(
         prompt_tokens=result.prompt_tokens,
@@ -213,6 +245,8 @@ def _measured(side: int, model: CoreModel, result: Any, energy: Any) -> Measured
         energy_reason=energy.reason,
         end=result.finish.value,
         kernels=uses,
+        device=model.loaded.place.name,
+        device_memory=model.device_memory,
     )
 
 
@@ -224,6 +258,7 @@ class _AsResult:
         self.kernels = measured.kernels
         self.bytes_per_token = measured.bytes_per_token
         self.bound_fraction = measured.bound_fraction
+        self.device = measured.device
 
 
 def _shape_text(shape: str | tuple[int, ...]) -> str:
@@ -279,11 +314,19 @@ def _can_sample(kind: str) -> bool:
 
 
 def _layer_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint, None, Sweep]:
+    from core.runtime.device import parse_place
     from core.runtime.layers import sample_matrix
-    from core.runtime.sweep import layer_sweep
+    from core.runtime.sweep import device_layer_sweep, layer_sweep
     from core.threads import worker_count
 
     shape = order.shape
+    place = parse_place(order.device)
+    if place.gpu:
+        own = (shape.format, shape.rows, shape.columns)
+        try:
+            return (yield from device_layer_sweep(place, own, ARITHMETICS[order.arithmetic].activations, cancel=token))
+        except ValueError as error:
+            raise UserError(f"This layer is not measured on the GPU: {error}.", "Choose another one.") from error
     plain = sample_matrix("BF16", shape.rows, shape.columns)
     token.check()
     packed = sample_matrix(shape.format, shape.rows, shape.columns)
@@ -293,16 +336,20 @@ def _layer_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint,
 
 def _decode_sweep(order: SweepOrder, token: CancelToken) -> Generator[SweepPoint, None, Sweep]:
     from core.hardware.cpu import memory
+    from core.runtime.device import memory_of, parse_place
     from core.runtime.sweep import decode_sweep
 
     first, second = order.paths
     if first is None or second is None:
         raise UserError("A whole decode step is measured with two files.", "Choose the other file, too.")
     opened: list[tuple[Checkpoint, LoadedModel]] = []
-    sequences = _sequences(order, memory()[1] // CACHE_SHARE)
+    place = parse_place(order.device)
+    known = memory_of(place)
+    room = memory()[1] if known is None else known[1] - known[0]
+    sequences = _sequences(order, room // CACHE_SHARE)
     try:
         for side, path in enumerate((first, second)):
-            setup = Setup(path, order.arithmetic, order.context + 1)
+            setup = Setup(path, order.arithmetic, order.context + 1, order.device)
             for _step in (steps := _Returned(_load(side, setup, token, sequences, order.context + 1))):
                 pass
             opened.append(steps.value)
@@ -353,6 +400,7 @@ def _answer_result(entry: AnswerEntry) -> StoredResult:
         "same_tokens": entry.same_tokens,
         "margin": entry.margin,
         "files": [setup.path.name if setup else None for setup in entry.setups],
+        "devices": [measured.device if measured else None for measured in entry.measured],
     }
     for side, measured in zip(SIDES, entry.measured, strict=True):
         if measured is not None:
@@ -370,16 +418,23 @@ def _answer_result(entry: AnswerEntry) -> StoredResult:
             ]
     if entry.same_tokens is not None:
         numbers.append(Number("Equal tokens at the start", "tokens", float(entry.same_tokens)))
+    if entry.logits is not None:
+        numbers += [
+            Number("Logits: largest difference over the largest", "share", entry.logits.largest),
+            Number("Logits: mean difference over the mean", "share", entry.logits.mean),
+        ]
     setups = [setup for setup in entry.setups if setup is not None]
     names = " and ".join(setup.path.name for setup in setups)
-    contract = f"{ARITHMETICS[setups[0].arithmetic].text}, cache F16"
+    pairs = zip(entry.setups, entry.measured, strict=True)
+    held = [contract_text(ARITHMETICS[s.arithmetic], parse_place(m.device)) for s, m in pairs if s and m]
+    contract = f"{' and '.join(dict.fromkeys(held))}, cache F16"
     return new_result("generate", f"Generate: {names}", contract, numbers, details)
 
 
 def _sweep_result(entry: SweepEntry) -> StoredResult:
     sweep, paths = entry.sweep, entry.order.paths
+    contract = contract_text(ARITHMETICS[entry.order.arithmetic], parse_place(entry.order.device))
     names = [path.name for path in paths if path] if entry.order.shape.decode else sweep.names
     return new_result(
-        "sweep", f"Sweep: {sweep.title}, {' and '.join(names)}", ARITHMETICS[entry.order.arithmetic].text,
-        sweep.numbers, sweep_data(sweep),
+        "sweep", f"Sweep: {sweep.title}, {' and '.join(names)}", contract, sweep.numbers, sweep_data(sweep),
     )  # fmt: skip

@@ -11,6 +11,8 @@ from app.jobs.testing import (
     Answered,
     AnswerEntry,
     Backend,
+    DeviceMemory,
+    Devices,
     Piece,
     Point,
     Question,
@@ -21,6 +23,7 @@ from app.jobs.testing import (
 from app.models.answers import Comparison, compare
 from core.errors import Cancelled
 from core.progress import CancelToken
+from core.runtime.logits import LogitDifference
 from core.runtime.results import StoredResult
 
 
@@ -72,10 +75,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a question. comparison: None unless both sides have answered. slower: why the second one is."""
+    """What came of a question. comparison: None unless both sides have answered. slower: why the second one is.
+    logits: of one file on two devices.
+    """
 
     comparison: Comparison | None
     slower: str = ""
+    logits: LogitDifference | None = None
 
 
 def load_work(backend: Backend, wanted: Sequence[Wanted]) -> Work:
@@ -119,6 +125,9 @@ def answer_work(backend: Backend, wanted: Sequence[Wanted], question: Question) 
                 yield Failed(part.side, error)
         both = len(measured) == 2
         comparison = compare(pieces[0], pieces[1]) if both else None
+        logits = None
+        if both and _one_file_twice(wanted):
+            logits = backend.compare_logits((models[0], models[1]), question, pieces[0])
         if measured:
             setups = {part.side: part.setup for part in wanted}
             texts = ["".join(p.text for p in pieces.get(side, ())) for side in (0, 1)]
@@ -130,9 +139,10 @@ def answer_work(backend: Backend, wanted: Sequence[Wanted], question: Question) 
                     (texts[0], texts[1]),
                     comparison.same if comparison is not None else None,
                     comparison.margin if comparison is not None else None,
+                    logits,
                 )
             )
-        return Outcome(comparison, backend.why_slower(measured[0], measured[1]) if both else "")
+        return Outcome(comparison, backend.why_slower(measured[0], measured[1]) if both else "", logits)
 
     return work
 
@@ -187,6 +197,31 @@ def _load(backend: Backend, wanted: Sequence[Wanted], token: CancelToken) -> Ite
         models[part.side] = model
         yield Loaded(part.side, part.setup, model)
     return models
+
+
+def _one_file_twice(wanted: Sequence[Wanted]) -> bool:
+    """Whether both columns have the same file, on different devices or with different activations."""
+    setups = [part.setup for part in wanted]
+    return len(setups) == 2 and setups[0].path == setups[1].path and setups[0] != setups[1]
+
+
+def devices_work(backend: Backend) -> Work:
+    """The result is the backend's Devices."""
+
+    def work(_token: CancelToken) -> Devices:
+        return backend.devices()
+
+    return work
+
+
+def memory_work(model: Any) -> Work:
+    """The result is the model's DeviceMemory, or None."""
+
+    def work(_token: CancelToken) -> DeviceMemory | None:
+        found: DeviceMemory | None = model.device_memory
+        return found
+
+    return work
 
 
 def _kept(steps: Iterator[Piece], pieces: list[Piece]) -> Iterator[Piece]:

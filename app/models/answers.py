@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from app.jobs.testing import Piece
+from core import units
+from core.runtime.logits import LogitDifference
 
 NEAR_TIE = 0.1  # a margin of logits: the likelier token is at most e^0.1 = 1.1 times as likely
 LONGEST = 2000  # tokens up to which answers are aligned; the work grows with the square
@@ -37,6 +39,16 @@ class Comparison:
         if self.margin < NEAR_TIE:
             return f"{words}; near-tie margin {self.margin:.2f}."
         return f"{words}; margin {self.margin:.2f}, no near-tie."
+
+
+def logits_sentence(found: LogitDifference) -> str:
+    """How far the logits of one file on two devices are from each other."""
+    same = "every one" if found.agreement == 1.0 else units.format_percent(found.agreement, 0)
+    tokens = f"{units.format_count(found.tokens)} tokens"
+    return (
+        f"Logits over {tokens}: relative error at most {100 * found.largest:.2g} %, mean {100 * found.mean:.2g} %; the "
+        f"likeliest token is the same after {same}."
+    )
 
 
 def common_start(a: Sequence[Piece], b: Sequence[Piece]) -> int:

@@ -32,6 +32,12 @@ MEASURES = (
     Measure("Prompt", "prompt processing", lambda m: m.prompt_rate, units.format_tokens_per_second, 1),
     Measure("Generation", "decode", lambda m: m.decode_rate, units.format_tokens_per_second, 1),
     Measure("Peak memory", "peak memory", lambda m: m.peak_memory, units.format_bytes),
+    Measure(
+        "GPU memory in use",
+        "GPU memory",
+        lambda m: m.device_memory.used if m.device_memory else None,
+        units.format_bytes,
+    ),
     Measure("Weights", "weights", lambda m: m.weight_bytes, units.format_bytes),
     Measure("Bytes read per token", "bytes read per token", lambda m: m.bytes_per_token, units.format_bytes),
     Measure("Share of the bandwidth bound", "bandwidth bound", lambda m: m.bound_fraction, units.format_percent, 1),
@@ -52,11 +58,15 @@ class NumberRow:
 
 
 def number_rows(a: Measured | None, b: Measured | None) -> list[NumberRow]:
-    """A row for each of MEASURES; '–' for a side that has not answered."""
+    """A row for each of MEASURES, of a GPU's memory only where one was used; '–' for a side that has not answered."""
     rows = []
     for measure in MEASURES:
         values = [measure.value(m) if m is not None else None for m in (a, b)]
-        texts = [_text(m, measure, value) for m, value in zip((a, b), values, strict=True)]
+        gpu = measure.term == "GPU memory"
+        if gpu and values == [None, None]:
+            continue
+        sides = [None if gpu and value is None else m for m, value in zip((a, b), values, strict=True)]
+        texts = [_text(m, measure, value) for m, value in zip(sides, values, strict=True)]
         notes = [m.energy_reason if m and measure.name.startswith("Energy") else "" for m in (a, b)]
         ratio = ratio_text(*values) if measure.better else "–"
         rows.append(NumberRow(measure.name, measure.term, (texts[0], texts[1]), ratio, (notes[0], notes[1])))

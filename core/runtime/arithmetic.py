@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from core.runtime.device import Place
 from kernels.matrix import Activations
 
 LLM_INT8_THRESHOLD = 6.0  # of |x|: Dettmers et al. 2022, "LLM.int8()", section 3.2
@@ -21,6 +22,13 @@ class Arithmetic:
         """In words, for results and reports."""
         apart = f", columns from {self.outliers:g} in float32" if self.outliers else ""
         return f"{self.activations.value}{apart}"
+
+
+def contract_text(arithmetic: Arithmetic, place: Place) -> str:
+    """In words, for where it is computed: a GPU takes 16-bit floats where the processor takes int8 per 32 values."""
+    if not place.gpu or arithmetic.activations is not Activations.FAST:
+        return arithmetic.text
+    return "16-bit floats on the GPU"
 
 
 ARITHMETICS = {

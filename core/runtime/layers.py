@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from core.runtime.reading import PROCESSOR, Matrices
 from kernels import ops
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
-from kernels.matrix import Matrix, from_blocks, from_elements, from_groups
+from kernels.matrix import Matrix
 from kernels.program import Embed, Experts, Linear, Program
 
 SQUARE = 4096  # rows and columns of the layer that all models are compared on
@@ -55,21 +56,24 @@ def main_format(program: Program) -> str:
     return read.most_common(1)[0][0] if read else "BF16"
 
 
-def sample_matrix(format_name: str, rows: int, columns: int) -> Matrix:
-    """Random weights of that shape in a format as `Matrix.format` names it. Raises ValueError when it has none such."""
+def sample_matrix(format_name: str, rows: int, columns: int, matrices: Matrices = PROCESSOR) -> Matrix:
+    """Random weights of that shape in a format as `Matrix.format` names it. Raises ValueError when it has none such.
+
+    matrices: what packs them, for the processor or a GPU.
+    """
     tile = np.random.default_rng(_SEED).standard_normal((_TILE, columns), dtype=np.float32) * np.float32(0.02)
     if format_name in BLOCK_KINDS and format_name not in PLAIN_KINDS and columns % LAYOUTS[format_name].block == 0:
         blocks = ops.encode_blocks(format_name, tile, search=False)
-        return from_blocks(format_name, rows, columns, lambda start, stop: _repeated(blocks, start, stop))
+        return matrices.from_blocks(format_name, rows, columns, lambda start, stop: _repeated(blocks, start, stop))
     if format_name in PLAIN_KINDS:
         raw = ops.from_float32(tile, format_name)
         raw = np.ascontiguousarray(raw).view(np.uint8).reshape(_TILE, -1)
-        return from_elements(format_name, rows, columns, lambda start, stop: _repeated(raw, start, stop))
+        return matrices.from_elements(format_name, rows, columns, lambda start, stop: _repeated(raw, start, stop))
     kind, _, group_name = format_name.partition(" ")
     if kind.startswith("int") and kind[3:].isdigit():
         group = columns if group_name == "per row" else int(group_name.removeprefix("g"))
         codes, scales, _ = ops.encode_groups(tile, int(kind[3:]), group, symmetric=True, search=False)
-        return from_groups(
+        return matrices.from_groups(
             rows,
             columns,
             int(kind[3:]),

@@ -20,23 +20,38 @@ from core.models.config import DecoderConfig, read_config
 from core.models.gguf_config import read_gguf_config
 from core.models.shape import ModelShape
 from core.progress import CancelToken
-from core.runtime.arithmetic import Arithmetic
+from core.runtime.arithmetic import Arithmetic, contract_text
 from core.runtime.decoder import FAMILIES, check_decoder, decoder_program
-from core.runtime.reading import Conversion
+from core.runtime.device import (
+    CPU,
+    Place,
+    check_place,
+    check_room,
+    device_bytes,
+    device_matrices,
+    not_usable,
+    open_device,
+    out_of_memory,
+)
+from core.runtime.reading import PROCESSOR, Conversion, Matrices
 from core.runtime.release import release_memory
 from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
 from core.threads import worker_count
 from core.units import format_bytes, format_count
+from kernels.gpu.failures import OutOfMemory, SwitchedOff, forget
 from kernels.program import CacheLayout, Program
 
 if TYPE_CHECKING:
     from core.runtime.tokenizer import Text
     from core.runtime.transformers_engine import TransformersEngine
+    from core.runtime.transformers_model import Prepared
     from kernels.engine import Engine
+    from kernels.gpu.device import Device
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
 CACHE_TYPES = ("F16", "BF16", "F32")
 DEFAULT = Arithmetic()
+WIDEST_HEAD = 256  # that the GPU's attention takes
 LOOK_SECONDS = 0.05  # between two looks at the cancel token
 
 
@@ -44,7 +59,9 @@ LOOK_SECONDS = 0.05  # between two looks at the cancel token
 class LoadedModel:
     """A model in memory. `engine` runs it; `unload` gives the memory back, and the model is of no use after that.
 
-    weight_bytes: what the packed weights take. conversions: matrices that are not kept in their file's format.
+    weight_bytes: what the packed weights take. conversions: matrices that are not kept in their file's format. place:
+    where it runs; fell_back: why not where it was asked for, '' where it does. predicted_bytes: of a GPU's memory, as
+    they were known before anything was read.
     """
 
     checkpoint: Checkpoint
@@ -57,6 +74,14 @@ class LoadedModel:
     cache_dtype: str
     _loaded: list[tuple[Program, Engine | TransformersEngine]] = field(repr=False)
     _text: Future[Text] = field(repr=False)
+    place: Place = CPU
+    fell_back: str = ""
+    predicted_bytes: int = 0
+
+    @property
+    def contract(self) -> str:
+        """What the figures of a run hold for, in words."""
+        return f"activations {contract_text(self.arithmetic, self.place)}, cache {self.cache_dtype}"
 
     @property
     def engine(self) -> Engine | TransformersEngine:
@@ -114,9 +139,11 @@ def load(
     cache_dtype: str = "F16",
     progress: Callable[[ReadProgress], None] | None = None,
     token: CancelToken | None = None,
+    place: Place = CPU,
+    fallback: bool = False,
 ) -> LoadedModel:
     """What `loading` returns, its progress told to a function."""
-    steps = loading(checkpoint, capacity, sequences, arithmetic, threads, cache_dtype, token)
+    steps = loading(checkpoint, capacity, sequences, arithmetic, threads, cache_dtype, token, place, fallback)
     while True:
         try:
             step = next(steps)
@@ -134,49 +161,88 @@ def loading(
     threads: int | None = None,
     cache_dtype: str = "F16",
     token: CancelToken | None = None,
+    place: Place = CPU,
+    fallback: bool = False,
 ) -> Generator[ReadProgress, None, LoadedModel]:
     """Load a model; yields as reading goes on, returns the model.
 
     capacity: positions that each of `sequences` can have; None: the model's context, at most DEFAULT_CAPACITY.
-    cache_dtype: of `CACHE_TYPES`. threads: of the engine and of reading; None: physical cores.
-    Raises UserError for a file that contradicts itself, a capacity past the model's context, and a model that does not
-    fit in the memory that is free; Cancelled soon after the token is set. Through transformers, the cache is in F32.
+    cache_dtype: of `CACHE_TYPES`. threads: of the engine and of reading; None: physical cores. place: where it is to
+    run; fallback: on the processor where it can not run there, which the model then tells.
+    Raises UserError for a file that contradicts itself, a capacity past the model's context, a model that does not
+    fit in the memory that is free, and a place that can not be used; Cancelled soon after the token is set. Through
+    transformers, the cache is in F32.
     """
-    from core.runtime.transformers_model import CACHE_TYPE, in_background, prepare
-    from kernels.engine import Engine
-
     if cache_dtype not in CACHE_TYPES or sequences < 1:
         raise ValueError(f"a cache of {sequences} sequences in {cache_dtype}")
     token = token or CancelToken()
     threads = threads or worker_count()
+    rest = checkpoint, capacity, sequences, arithmetic, threads, cache_dtype, token
+    try:
+        return (yield from _loading(*rest, place))
+    except UserError as error:
+        if not (fallback and place.gpu):
+            raise
+        reason = error.message
+    model = yield from _loading(*rest, CPU)
+    model.fell_back = reason
+    return model
+
+
+def _loading(
+    checkpoint: Checkpoint,
+    capacity: int | None,
+    sequences: int,
+    arithmetic: Arithmetic,
+    threads: int,
+    cache_dtype: str,
+    token: CancelToken,
+    place: Place,
+) -> Generator[ReadProgress, None, LoadedModel]:
+    from core.runtime.transformers_model import CACHE_TYPE, in_background, prepare
+
+    check_place(place)
     nothing, foreign = ReadProgress(0, 0), None
     config = yield from in_background(partial(decoder_config, checkpoint), token, nothing)  # may start transformers
     capacity = _capacity(config, capacity)
+    if config.architecture not in FAMILIES and place.gpu:
+        raise UserError(
+            f"Models of the kind '{config.model_type}' run through transformers, which the GPU's kernels have no part "
+            "in.",
+            "Choose the processor (cpu).",
+        )
     if config.architecture not in FAMILIES:
         foreign = yield from in_background(partial(prepare, checkpoint), token, nothing)
     cache_dtype = cache_dtype if foreign is None else CACHE_TYPE
     plan = plan_weights(checkpoint, config) if foreign is None else foreign.plan
-    _check_memory(config, plan, CacheLayout(_layers(config), capacity, sequences, cache_dtype))
+    layout = CacheLayout(_layers(config), capacity, sequences, cache_dtype)
+    device: Device | None = None
+    matrices = PROCESSOR
+    if place.gpu:
+        if not 16 <= config.head_dim <= WIDEST_HEAD:
+            raise not_usable(place, f"heads of {config.head_dim} values are none of 16 to {WIDEST_HEAD}")
+        device = open_device(place)
+        check_room(place, plan, layout, _work(config, layout), device.free_bytes())
+        matrices = device_matrices(device, arithmetic.activations)
+    else:
+        _check_memory(config, plan, layout)
     token.check()
     text = _opening_text(checkpoint)
+    parts = config, plan, foreign, capacity, sequences, arithmetic, threads, cache_dtype, token, place, device, matrices
     try:
-        weights, conversions = yield from read_weights(plan, token, threads)
-        weight_bytes = sum(m.nbytes for m in weights.matrices.values())
-        weight_bytes += sum(v.nbytes for v in weights.vectors.values())
-        engine: Engine | TransformersEngine
-        if foreign is None:
-            program = decoder_program(
-                config, weights, capacity, sequences, arithmetic.activations, cache_dtype, arithmetic.outliers
-            )
-            engine = Engine(program, threads)
-        else:
-            start = partial(foreign.start, config, weights, capacity, sequences, arithmetic, threads)
-            program, engine = yield from in_background(start, token, ReadProgress(plan.nbytes, plan.nbytes))
+        weight_bytes, conversions, program, engine = yield from _engine(*parts)
     except MemoryError as error:
         raise UserError(
             f"The memory of this computer did not suffice for {format_bytes(plan.nbytes)} of weights.",
             "Close other programs, or choose a smaller file.",
         ) from error
+    except OutOfMemory as error:
+        forget(error)
+        if device is not None:
+            device.empty()
+        raise out_of_memory(place, error.wanted, error.free) from None
+    except SwitchedOff as error:
+        raise not_usable(place, str(error)) from error
     while not (token.cancelled or text.done()):
         wait((text,), LOOK_SECONDS)
     if token.cancelled:
@@ -193,7 +259,44 @@ def loading(
         cache_dtype,
         [(program, engine)],
         text,
+        place,
+        predicted_bytes=device_bytes(plan, layout, _work(config, layout)) if place.gpu else 0,
     )
+
+
+def _engine(
+    config: DecoderConfig,
+    plan: WeightPlan,
+    foreign: Prepared | None,
+    capacity: int,
+    sequences: int,
+    arithmetic: Arithmetic,
+    threads: int,
+    cache_dtype: str,
+    token: CancelToken,
+    place: Place,
+    device: Device | None,
+    matrices: Matrices,
+) -> Generator[ReadProgress, None, tuple[int, tuple[Conversion, ...], Program, Engine | TransformersEngine]]:
+    """Bytes of the weights, what could not stay as it was, the program and what runs it."""
+    from core.runtime.transformers_model import in_background
+    from kernels.engine import Engine
+
+    weights, conversions = yield from read_weights(plan, token, threads, matrices)
+    weight_bytes = sum(m.nbytes for m in weights.matrices.values())
+    weight_bytes += sum(v.nbytes for v in weights.vectors.values())
+    if foreign is not None:
+        start = partial(foreign.start, config, weights, capacity, sequences, arithmetic, threads)
+        program, engine = yield from in_background(start, token, ReadProgress(plan.nbytes, plan.nbytes))
+        return weight_bytes, conversions, program, engine
+    program = decoder_program(
+        config, weights, capacity, sequences, arithmetic.activations, cache_dtype, arithmetic.outliers
+    )
+    if device is None:
+        return weight_bytes, conversions, program, Engine(program, threads)
+    from core.runtime.gpu_engine import PlacedEngine
+
+    return weight_bytes, conversions, program, PlacedEngine(program, device, place, conversions)
 
 
 def _opening_text(checkpoint: Checkpoint) -> Future[Text]:
@@ -233,7 +336,7 @@ def _capacity(config: DecoderConfig, wanted: int | None) -> int:
     return wanted
 
 
-def _check_memory(config: DecoderConfig, plan: WeightPlan, cache: CacheLayout) -> None:
+def _work(config: DecoderConfig, cache: CacheLayout) -> int:
     shape = ModelShape(
         architecture=config.architecture,
         layers=config.layers,
@@ -246,9 +349,12 @@ def _check_memory(config: DecoderConfig, plan: WeightPlan, cache: CacheLayout) -
         context=config.context,
         experts_used=config.experts_used,
     )
+    return workspace_bytes(shape, cache.capacity, cache.sequences)
+
+
+def _check_memory(config: DecoderConfig, plan: WeightPlan, cache: CacheLayout) -> None:
     free = memory()[1]
-    work = workspace_bytes(shape, cache.capacity, cache.sequences)
-    need = plan.memory_bytes + cache.nbytes + work
+    need = plan.memory_bytes + cache.nbytes + _work(config, cache)
     if need > free:
         raise UserError(
             f"The model needs {format_bytes(need)} of memory ({format_bytes(plan.memory_bytes)} of it for the weights "

@@ -17,7 +17,7 @@ from core.formats.scaled8 import Scaled8
 from core.packed.weight import PackedWeight
 from core.runtime.reading import NoLayout, Reading
 from core.units import format_count
-from kernels import families, matrix, ops
+from kernels import families, ops
 from kernels.layouts import LAYOUTS
 from kernels.matrix import Matrix
 
@@ -49,7 +49,9 @@ def _integers(weight: PackedWeight, start: int, stop: int, reading: Reading) -> 
     columns = weight.shape[1]
     size = numbers.size or columns
     label, symmetric = numbers.scale.label, numbers.symmetric
-    return matrix.from_groups(stop - start, columns, numbers.bits, size, read, label, symmetric, order=weight.order)
+    return reading.matrices.from_groups(
+        stop - start, columns, numbers.bits, size, read, label, symmetric, order=weight.order
+    )
 
 
 def _float4(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
@@ -74,8 +76,8 @@ def _float4(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Ma
         return codes.codes, ops.to_float32(codes.scales, numbers.scale.label) * np.float32(factor), None
 
     if columns % LAYOUTS[kind].block:  # a row that GGML's blocks of 64 do not fill
-        return matrix.from_groups(rows, columns, 4, numbers.group, groups, "F32", table=families.E2M1_TABLE)
-    return matrix.from_blocks(kind, rows, columns, blocks, factor)
+        return reading.matrices.from_groups(rows, columns, 4, numbers.group, groups, "F32", table=families.E2M1_TABLE)
+    return reading.matrices.from_blocks(kind, rows, columns, blocks, factor)
 
 
 def _float8(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
@@ -94,7 +96,7 @@ def _float8(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Ma
         return raw.reshape(last - first, columns)
 
     tiling = (tile or rows, numbers.group or columns)
-    return matrix.from_elements(numbers.element.label, rows, columns, read, scales, tiling)
+    return reading.matrices.from_elements(numbers.element.label, rows, columns, read, scales, tiling)
 
 
 def _affine(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
@@ -108,7 +110,7 @@ def _affine(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Ma
         return codes.codes, codes.scales, numbers.offsets(codes)
 
     rows, columns, label = stop - start, weight.shape[-1], numbers.scale.label
-    return matrix.from_groups(rows, columns, numbers.bits, numbers.size, read, label, offsets=True)
+    return reading.matrices.from_groups(rows, columns, numbers.bits, numbers.size, read, label, offsets=True)
 
 
 def _real_zeros(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
@@ -123,7 +125,9 @@ def _real_zeros(weight: PackedWeight, start: int, stop: int, reading: Reading) -
         assert codes.zeros is not None
         return codes.codes, codes.scales, -codes.zeros * codes.scales
 
-    return matrix.from_groups(stop - start, weight.shape[-1], numbers.bits, numbers.size, read, "F32", offsets=True)
+    return reading.matrices.from_groups(
+        stop - start, weight.shape[-1], numbers.bits, numbers.size, read, "F32", offsets=True
+    )
 
 
 def _codebook(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
@@ -139,7 +143,7 @@ def _codebook(weight: PackedWeight, start: int, stop: int, reading: Reading) -> 
         reading.took((last - first) * row)
         return codes.codes, codes.scales, None
 
-    return matrix.from_groups(stop - start, columns, 4, numbers.size, read, "F32", table=numbers.levels)
+    return reading.matrices.from_groups(stop - start, columns, 4, numbers.size, read, "F32", table=numbers.levels)
 
 
 def _absmax_rows(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
@@ -152,7 +156,7 @@ def _absmax_rows(weight: PackedWeight, start: int, stop: int, reading: Reading) 
         reading.took((last - first) * row)
         return codes.codes, numbers.steps(codes), None
 
-    return matrix.from_groups(stop - start, columns, 8, columns, read, "F32")
+    return reading.matrices.from_groups(stop - start, columns, 8, columns, read, "F32")
 
 
 _BUILD: dict[type[Numbers], Build] = {

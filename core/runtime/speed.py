@@ -7,7 +7,7 @@ disturbance meets both.
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -18,6 +18,7 @@ import psutil
 from core.errors import UserError
 from core.hardware.bandwidth import array_size, last_level_cache, read_bandwidth
 from core.progress import CancelToken
+from core.runtime.device import CPU, Place
 from core.runtime.generate import PROMPT_BATCH, percentile
 from core.runtime.layers import embedding_rows
 from core.runtime.model import KernelUse, Model
@@ -80,7 +81,8 @@ class SpeedResult:
 
     bandwidth: bytes/s that all threads read, the best pass of several. bound_fraction: bytes_per_token · tokens/s ÷
     bandwidth; over 1 when weights stay in the cache. energy: joules a token of the whole processor, or None with a
-    reason. peak_rss_bytes: of this process, other models in it included.
+    reason. peak_rss_bytes: of this process, other models in it included. device: where it ran, 'cpu' or 'gpu:0' …,
+    whose bandwidth it is.
     """
 
     settings: BenchSettings
@@ -99,6 +101,7 @@ class SpeedResult:
     kernels: tuple[KernelUse, ...]
     prompt_runs: tuple[float, ...] = ()
     decode_runs: tuple[float, ...] = ()
+    device: str = "cpu"
 
     @property
     def numbers(self) -> tuple[Number, ...]:
@@ -203,6 +206,7 @@ class _Measurement:
             kernels=tuple(model.engine.report()),
             prompt_runs=prompt_rates,
             decode_runs=decode_rates,
+            device=device_of(model),
         )
 
 
@@ -219,7 +223,9 @@ def measure(
     cancel = cancel or CancelToken()
     sides = [_Measurement(model, settings, cancel) for model in models]
     reset_peak()
-    bandwidths, peak = [], 0
+    bandwidths: list[float] = []
+    own: list[Callable[[], float] | None] = [getattr(model.engine, "read_bandwidth", None) for model in models]
+    peak = 0
     with Watch(models, cancel):
         for side in sides:
             side.warm_up()
@@ -233,9 +239,16 @@ def measure(
                 yield SpeedStep(number, run, (run * len(sides) + done + 1) / total)
             if not run:
                 peak = peak_rss()  # before the bandwidth's own array; later runs take no more than the first
-            bandwidths.append(_bandwidth())
-    best = max(bandwidths)
-    return tuple(side.result(best or None, peak) for side in sides)
+            if None in own:
+                bandwidths.append(_bandwidth())
+        best = [max(bandwidths) if measure is None else measure() for measure in own]
+    return tuple(side.result(most or None, peak) for side, most in zip(sides, best, strict=True))
+
+
+def device_of(model: Model) -> str:
+    """'cpu', or the GPU that a model is on."""
+    place: Place | None = getattr(model, "place", None)
+    return place.name if place is not None else CPU.name
 
 
 def _bandwidth() -> float:
@@ -256,6 +269,9 @@ def why_slower(result: SpeedResult, baseline: SpeedResult, cache: int | None = N
     if result.itl_p50_ms <= SLOWER * baseline.itl_p50_ms:
         return ""
     cache = last_level_cache() if cache is None else cache
+    if result.device != baseline.device:
+        return f"A token takes longer on {result.device} than the baseline's on {baseline.device}."
+    cache = cache if result.device == CPU.name else 0
     times = f"A token takes {result.itl_p50_ms / baseline.itl_p50_ms:.2f} times as long as with the baseline"
     return f"{times}, {_reason(result, baseline, cache)}."
 
@@ -288,6 +304,7 @@ def speed_data(result: SpeedResult, comparison: Comparison | None = None) -> dic
         "decode_tokens_per_s": result.decode_tokens_per_s,
         "ttft_ms": result.ttft_ms,
         "itl_ms": {"p50": result.itl_p50_ms, "p95": result.itl_p95_ms},
+        "device": result.device,
         "peak_rss_bytes": result.peak_rss_bytes,
         "weight_bytes": result.weight_bytes,
         "bound_fraction": result.bound_fraction,

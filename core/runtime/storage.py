@@ -19,9 +19,9 @@ from core.packed.checkpoint import UnpackedCheckpoint
 from core.runtime.packed import packed_matrix
 from core.runtime.reading import Conversion, NoLayout, Reading
 from core.tensor_info import TensorInfo
-from kernels import matrix, ops
+from kernels import ops
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS, SOURCE_KINDS
-from kernels.matrix import Matrix
+from kernels.matrix import Matrix, NoKernel
 
 _FLOAT8 = ("F8_E4M3", "F8_E5M2")
 KEPT, KEPT_BYTES = "F16", 2  # what a weight is decoded to when the engine has no layout for its format
@@ -62,7 +62,7 @@ class Stored:
         try:
             return self.matrix(start, stop, reading)
         except ValueError as error:
-            if reading.bytes_done != before and not isinstance(error, NoLayout):
+            if reading.bytes_done != before and not isinstance(error, NoLayout | NoKernel):
                 raise
             reading.converted(Conversion(self.name, self.format, KEPT, str(error)))
         piece = max(self.nbytes // max(self.rows, 1), 1)
@@ -71,7 +71,7 @@ class Stored:
             reading.took((last - first) * piece)
             return ops.from_float32(self.values(start + first, start + last), KEPT)
 
-        return matrix.from_elements(KEPT, stop - start, self.shape[-1], read)
+        return reading.matrices.from_elements(KEPT, stop - start, self.shape[-1], read)
 
 
 Storage = Callable[[Checkpoint, Mapping[str, TensorInfo]], list[Stored]]
@@ -110,7 +110,7 @@ def ggml_blocks(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) -> li
                 values = checkpoint.read_rows(scale).reshape(-1)
                 factor = float(values[start * len(values) // max(tensor.rows, 1)])
             read = _tensor_bytes(checkpoint, tensor, start, reading)
-            return matrix.from_blocks(tensor.dtype, stop - start, tensor.columns, read, factor)
+            return reading.matrices.from_blocks(tensor.dtype, stop - start, tensor.columns, read, factor)
 
         sources = (tensor,) if scale is None else (tensor, scale)
         values = partial(checkpoint.read_rows, tensor)
@@ -136,12 +136,12 @@ def plain_elements(checkpoint: Checkpoint, tensors: Mapping[str, TensorInfo]) ->
         def load(start: int, stop: int, reading: Reading, tensor: TensorInfo = tensor) -> Matrix:
             read = _tensor_bytes(checkpoint, tensor, start, reading)
             if tensor.dtype != "F64":
-                return matrix.from_elements(tensor.dtype, stop - start, tensor.columns, read)
+                return reading.matrices.from_elements(tensor.dtype, stop - start, tensor.columns, read)
 
             def rounded(first: int, last: int) -> np.ndarray:
                 return ops.from_float32(ops.to_float32(read(first, last), "F64"), "F32")
 
-            return matrix.from_elements("F32", stop - start, tensor.columns, rounded)
+            return reading.matrices.from_elements("F32", stop - start, tensor.columns, rounded)
 
         values = partial(checkpoint.read_rows, tensor)
         found.append(Stored(tensor.name, tensor.shape or (1,), tensor.dtype, (tensor,), load, values))

@@ -21,8 +21,9 @@ import psutil
 from core.errors import UserError
 from core.hardware.bandwidth import last_level_cache, measured_bandwidth
 from core.progress import CancelToken
+from core.runtime.device import Place, device_matrices, open_device, out_of_memory
 from core.runtime.generate import PROMPT_BATCH
-from core.runtime.layers import decode_flops
+from core.runtime.layers import decode_flops, sample_matrix
 from core.runtime.model import Model
 from core.runtime.results import Number
 from core.runtime.steps import Watch, step
@@ -151,6 +152,58 @@ def layer_sweep(
     )
 
 
+def device_layer_sweep(
+    place: Place,
+    shape: tuple[str, int, int],
+    activations: Activations,
+    batches: Sequence[int] = BATCHES,
+    cancel: CancelToken | None = None,
+) -> Generator[SweepPoint, None, Sweep]:
+    """As `layer_sweep`, on a GPU, of weights made up: shape is (format, rows, columns). 16 bits are the library's.
+
+    Raises UserError where the place can not be used or its memory does not suffice, and ValueError for a format that
+    no weights can be made in.
+    """
+    from kernels.gpu.engine import timed_product
+    from kernels.gpu.failures import OutOfMemory, forget
+
+    cancel, device = cancel or CancelToken(), open_device(place)
+    name, rows, columns = shape
+    made = device_matrices(device, activations)
+    rng = np.random.default_rng(SEED)
+    points: list[SweepPoint] = []
+    try:
+        matrices = sample_matrix("BF16", rows, columns, made), sample_matrix(name, rows, columns, made)
+        for batch in batches:
+            x = rng.standard_normal((batch, columns), dtype=np.float32)
+            runs = [timed_product(device, matrix, x, activations) for matrix in matrices]
+            taken = [_median(run, cancel) for run in runs]
+            for number, seconds in enumerate(taken):
+                moved = matrices[number].nbytes + batch * (2.0 * columns + 4.0 * rows)
+                points.append(SweepPoint(number, batch, seconds, moved, 2.0 * rows * columns * batch))
+                yield points[-1]
+        roofs = device.bandwidth(), device.peak()
+    except OutOfMemory as error:
+        forget(error)
+        device.empty()
+        raise out_of_memory(place, error.wanted, error.free) from None
+    return Sweep(
+        f"{rows} × {columns}", (matrices[0].format, matrices[1].format), tuple(points), traffic(*matrices), *roofs,
+        f"On {place.name}, by the device's clock; its caches are emptied before each product.",
+    )  # fmt: skip
+
+
+def _median(run: Callable[[], float], cancel: CancelToken) -> float:
+    """Of several measurements, after one that does not count."""
+    run()
+    taken: list[float] = []
+    until = time.perf_counter() + BUDGET
+    while len(taken) < LEAST or (len(taken) < MOST and time.perf_counter() < until):
+        cancel.check()
+        taken.append(run())
+    return median(taken)
+
+
 def _product(x: np.ndarray, matrix: Matrix, activations: Activations, threads: int) -> Callable[[], object]:
     return lambda: product(x, matrix, activations, threads)
 
@@ -255,8 +308,8 @@ def decode_sweep(
             ("quantized, fused", reads[1]),
             ("quantized, dequantized into a copy first", reads[1] + 2 * copy),
         ),
-        measured_bandwidth(),
-        measured_peak(),
+        bandwidth_of(models[1]),
+        peak_of(models[1]),
         f"Batches over {most} are left out: the cache has no more sequences." if left_out else "",
     )
 
@@ -273,6 +326,18 @@ def _decode_step(model: Model, batch: int, context: int, cancel: CancelToken) ->
     numbers = np.arange(batch, dtype=np.int32)
     tokens, positions = np.zeros(batch, np.int32), np.full(batch, context, np.int32)
     return lambda: step(model, tokens, numbers, positions, numbers, cancel)
+
+
+def bandwidth_of(model: Model) -> float | None:
+    """Bytes/s where the model runs."""
+    own: Callable[[], float] | None = getattr(model.engine, "read_bandwidth", None)
+    return own() if own is not None else measured_bandwidth()
+
+
+def peak_of(model: Model) -> float:
+    """Operations/s where the model runs."""
+    own: Callable[[], float] | None = getattr(model.engine, "peak", None)
+    return own() if own is not None else measured_peak()
 
 
 COLUMNS = ("side", "batch", "seconds", "bytes", "flop", "bytes_per_s", "flop_per_s", "roof_flop_per_s", "speedup")

@@ -19,7 +19,7 @@ from core.models.gguf_names import gguf_name, hugging_face_name, is_skipped
 from core.models.gguf_tensors import is_tied_head
 from core.progress import CancelToken
 from core.runtime.decoder import DecoderWeights, tensor_shapes
-from core.runtime.reading import Conversion, Reading
+from core.runtime.reading import PROCESSOR, Conversion, Matrices, Reading
 from core.runtime.storage import KEPT_BYTES, Stored, stored_weights
 from core.units import format_count
 from kernels.matrix import Matrix
@@ -120,13 +120,14 @@ def plan_weights(checkpoint: Checkpoint, config: DecoderConfig) -> WeightPlan:
 
 
 def read_weights(
-    plan: WeightPlan, token: CancelToken, threads: int = 1
+    plan: WeightPlan, token: CancelToken, threads: int = 1, packing: Matrices = PROCESSOR
 ) -> Generator[ReadProgress, None, tuple[DecoderWeights, tuple[Conversion, ...]]]:
     """Read and pack everything, tensors side by side in `threads`; yields as it goes on, at least every 50 ms.
 
-    Raises Cancelled within some milliseconds of the token being set, and UserError when a file is short.
+    packing: what makes matrices. Raises Cancelled within some milliseconds of the token being set, and UserError when a
+    file is short.
     """
-    reading = Reading(token)
+    reading = Reading(token, packing)
     total = plan.nbytes
     matrices: dict[str, Matrix] = {}
     vectors: dict[str, np.ndarray] = {}

@@ -22,7 +22,8 @@ from core.errors import UserError
 from core.methods.record import read_record, text_of_record
 from core.metrics.divergence import NonFinite, SourceRows, TokenFigures, compact, compare
 from core.progress import CancelToken
-from core.runtime.arithmetic import ARITHMETICS
+from core.runtime.arithmetic import ARITHMETICS, contract_text
+from core.runtime.device import check_place, parse_place
 from core.runtime.generate import GenerationResult
 from core.runtime.load import LoadedModel, decoder_config, loading
 from core.runtime.results import machine_name, version_names
@@ -75,6 +76,8 @@ class _Job:
     done: float = 0.0
     figures: list[TokenFigures] = field(default_factory=list)
     quality: Quality | None = None
+    contracts: dict[str, None] = field(default_factory=dict)  # what the figures hold for
+    notes: dict[str, None] = field(default_factory=dict)
 
     def step(self, stage: str, more: float = 0.0) -> EvalStep:
         return EvalStep(stage, min((self.done + more) / self.total, 1.0), self.quality)
@@ -130,6 +133,8 @@ def evaluating(
     """
     begin = time.perf_counter()
     job = _Job(source, artifact, settings, token or CancelToken())
+    place = parse_place(settings.device)
+    check_place(place, settings.fallback)
     _check_pair(source, artifact)
     yield job.step("reading the text")
     prepare = partial(_prepare, source, artifact, settings)
@@ -137,7 +142,7 @@ def evaluating(
     ids, first = windows.ids, settings.text.first
     arithmetic = ARITHMETICS[settings.arithmetic]
     width, rows = decoder_config(source).vocab, settings.text.scored
-    key = source_key(source, ids, first, arithmetic.text, CACHE_DTYPE)
+    key = source_key(source, ids, first, contract_text(arithmetic, place), CACHE_DTYPE)
     kept = SourceLogits.open(key, len(ids), rows, width) if settings.use_cache else None
     reused = kept is not None
     asked = questions.cost(settings) + (_TEXTS if questions.prompts else 0)
@@ -179,7 +184,7 @@ def evaluating(
     return Evaluation(
         settings=_with_record(settings, artifact),
         text=windows.title,
-        arithmetic=f"activations {arithmetic.text}, cache {CACHE_DTYPE}",
+        arithmetic="; ".join(job.contracts),
         quality=job.quality,
         layers=layers,
         tasks=task_result(questions.tasks, answers.scores[:tasks], others.scores[:tasks]) if tasks else None,
@@ -198,7 +203,7 @@ def evaluating(
         seconds=time.perf_counter() - begin,
         reused=reused,
         kept=kept is not None,
-        warnings=tuple(filter(None, (windows.warning, questions.warning))),
+        warnings=tuple(filter(None, (windows.warning, questions.warning, *job.notes))),
     )
 
 
@@ -290,13 +295,17 @@ def _questions(tokenizer: Text, text: str, settings: EvalSettings, context: int)
 def _load(job: _Job, stack: ExitStack, checkpoint: Checkpoint, capacity: int) -> Steps[LoadedModel]:
     arithmetic = ARITHMETICS[job.settings.arithmetic]
     stage = f"loading {checkpoint.path.name}"
-    steps = loading(checkpoint, capacity, 1, arithmetic, job.settings.threads, CACHE_DTYPE, job.token)
+    place, fallback = parse_place(job.settings.device), job.settings.fallback
+    steps = loading(checkpoint, capacity, 1, arithmetic, job.settings.threads, CACHE_DTYPE, job.token, place, fallback)
     while True:
         try:
             read = next(steps)
         except StopIteration as end:
             model: LoadedModel = end.value
             stack.callback(model.unload)
+            job.contracts[model.contract] = None
+            if model.fell_back:
+                job.notes[f"{model.fell_back} It ran on the processor."] = None
             job.done += _LOAD
             return model
         yield job.step(stage, _LOAD * read.bytes_done / max(read.bytes_total, 1))
@@ -306,6 +315,8 @@ def _keep_source(job: _Job, model: LoadedModel, windows: Windows, key: str) -> S
     """Run the source over all windows into the file. Where it can not be written there is none in the end."""
     ids, text = windows.ids, job.settings.text
     stage, done = "measuring the source", job.done
+    if model.fell_back:  # the key says another place
+        return
     try:
         with LogitsWriter(key, len(ids), text.scored, logit_width(model)) as writer:
             for number, window in enumerate(ids):

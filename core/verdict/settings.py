@@ -78,7 +78,8 @@ class EvalSettings:
     '' for none. needle: lengths of texts, in tokens, in which a
     hidden number is asked for. prompts: whose greedy continuations of
     `new_tokens` are compared. speed: measure both in alternation. use_cache: keep and use the source's logits.
-    method, calibration: how the artifact was made, for the report, where that is known.
+    method, calibration: how the artifact was made, for the report, where that is known. device: 'cpu', 'gpu' or 'gpu:1'
+    …; fallback: on the processor where it can not run there. Errors layer by layer are always the processor's.
     """
 
     text: EvalText = field(default_factory=EvalText)
@@ -93,6 +94,8 @@ class EvalSettings:
     threads: int | None = None
     method: str = ""
     calibration: str = ""
+    device: str = "cpu"
+    fallback: bool = False
 
     def __post_init__(self) -> None:
         if self.arithmetic not in ARITHMETICS:

@@ -9,6 +9,7 @@ one element a word. Scales are [groups, N]: one row of them is one contiguous ru
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -49,6 +50,15 @@ class Packed:
         """What one product reads of it."""
         planes = (self.low, self.high, self.scales, self.third, self.order)
         return sum(plane.nbytes for plane in planes if plane is not None)
+
+
+@cache
+def packed_row(kind: str, columns: int) -> float:
+    """Bytes that a row of a GGML type takes packed, its rows padded to whole tiles; 0 where no decoder reads it."""
+    if kind not in GGML_FORMS:
+        return 0.0
+    packed = pack_blocks(kind, np.zeros((16, LAYOUTS[kind].row_bytes(columns)), np.uint8), columns)
+    return packed.nbytes / 16
 
 
 def pack_blocks(kind: str, data: np.ndarray, columns: int, tensor_scale: float = 1.0) -> Packed:
@@ -99,15 +109,22 @@ def pack_groups(
 
 
 def pack_elements(
-    dtype: str, data: np.ndarray, scales: np.ndarray | None = None, tiling: tuple[int, int] = (128, 128)
+    dtype: str,
+    data: np.ndarray,
+    scales: np.ndarray | None = None,
+    tiling: tuple[int, int] = (128, 128),
+    powers: bool | None = None,
 ) -> Packed:
-    """8-bit floats uint8 [N, K], scales as `kernels.matrix.from_elements` takes them. Powers of two take a byte."""
+    """8-bit floats uint8 [N, K], scales as `kernels.matrix.from_elements` takes them. Powers of two take a byte.
+
+    powers: whether they are stored so, where these rows are a part of a matrix; None: what these scales allow.
+    """
     rows, columns = data.shape
     values = np.ones((1, 1), np.float32) if scales is None else np.ascontiguousarray(scales, np.float32)
     a, b = (-(-rows // len(values)), columns) if values.shape in ((1, 1), (rows, 1)) else tiling
     if values.shape != (-(-rows // a), -(-columns // b)):
         raise ValueError(f"scales of {a} × {b} values of {rows} × {columns} are not {list(values.shape)}")
-    powers = scales is not None and values.size > 1 and _are_powers(values)
+    powers = are_powers(scales) if powers is None else powers
     form = float8_form(dtype, 0 if b >= columns else b, 0 if a >= rows else a, powers).fitted(columns)
     low, _ = _pack_codes(data, form)
     stored = _exponents(values) if powers else values
@@ -195,7 +212,11 @@ def _values(stored: np.ndarray, scale_type: str) -> np.ndarray:
     return stored if scale_type == "F32" else ops.to_float32(stored.view(np.uint8), scale_type)
 
 
-def _are_powers(values: np.ndarray) -> bool:
+def are_powers(scales: np.ndarray | None) -> bool:
+    """Whether several scales are all powers of two that E8M0 has."""
+    if scales is None or scales.size < 2:
+        return False
+    values = np.ascontiguousarray(scales, np.float32)
     words = values.view(np.uint32)
     normal = (words & 0x007FFFFF == 0) & (words >= 0x00800000) & (words < 0x7F800000)
     return bool((normal | (words == _LOWEST_POWER)).all())

@@ -20,7 +20,8 @@ _DECODED = 1 << 20  # weights that are decoded at a time
 class Weights(Protocol):
     """kind: 'integer', 'BF16' or 'float', which decides what the activations become."""
 
-    kind: str
+    @property
+    def kind(self) -> str: ...
 
     def take(self, rows: np.ndarray) -> np.ndarray: ...
 

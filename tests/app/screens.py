@@ -310,6 +310,33 @@ def _test_pages(c: Camera) -> Iterator[str]:
     page.generate.click()
     c.wait(lambda: not bench.busy)
     yield "test-slower"
+    yield from _gpu_pages(c, engine)
+
+
+def _gpu_pages(c: Camera, engine: Any) -> Iterator[str]:
+    """One file on a GPU and on the processor."""
+    from fake_backend import GPUS
+
+    page = c.window.page("test")
+    bench = page.bench
+    engine.found, engine.slow, bench.devices = GPUS, False, None
+    bench.look_for_devices()
+    c.wait(lambda: bench.devices is not None)
+    c.rest(0.1)
+    yield "test-gpu-found"
+    page.columns[1].same.click()
+    page.generate.click()
+    c.wait(lambda: not bench.busy)
+    c.rest(0.2)
+    yield "test-gpu"
+    page.more.click()
+    c.rest(0.1)
+    yield "test-gpu-advanced"
+    page.more.click()
+    page.tabs.setCurrentIndex(1)
+    c.rest(0.1)
+    yield "test-gpu-numbers"
+    page.tabs.setCurrentIndex(0)
 
 
 def _quality_pages(c: Camera) -> Iterator[str]:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_backend import FakeBackend
+from fake_backend import GPUS, FakeBackend
 from job_help import convert
 from PySide6.QtCore import QMimeData, QPoint, QPointF, Qt, QUrl
 from PySide6.QtGui import QDragEnterEvent, QDropEvent, QFont, QGuiApplication, QTextCharFormat
@@ -415,3 +415,76 @@ def test_a_speed_up_is_a_multiple_and_counts_are_grouped() -> None:
 
     assert number_text(1.874, "") == "1.87 ×"
     assert number_text(12_345.0, "tokens") == "12\u202f345"
+
+
+def test_without_a_gpu_the_device_is_grey_with_the_reason(page: TestPage, qtbot) -> None:  # type: ignore[no-untyped-def]
+    wait_idle(qtbot, page)
+    for column in page.columns:
+        assert not column.device.isEnabled()
+        assert "no NVIDIA or AMD GPU is at hand" in column.device.toolTip()
+        assert column.same.isHidden()
+        assert column.vram.isHidden()
+
+
+@pytest.fixture
+def gpus(page: TestPage, backend: FakeBackend, qtbot) -> TestPage:  # type: ignore[no-untyped-def]
+    """A page that knows of two GPUs."""
+    wait_idle(qtbot, page)
+    backend.found, page.bench.devices = GPUS, None
+    page.bench.look_for_devices()
+    wait_idle(qtbot, page)
+    return page
+
+
+def test_a_column_runs_on_the_gpu_that_is_chosen(gpus: TestPage, backend: FakeBackend, qtbot) -> None:  # type: ignore[no-untyped-def]
+    page, column = gpus, gpus.columns[1]
+    assert [column.device.itemText(i) for i in range(column.device.count())] == ["CPU", "GPU", "GPU 1"]
+    assert column.device.itemData(1, Qt.ItemDataRole.ToolTipRole) == "NVIDIA GeForce RTX 4090"
+    column.device.setCurrentIndex(2)
+    column.device.activated.emit(2)
+    page.advanced.fallback.setChecked(True)
+    generate(qtbot, page)
+    assert [(m.setup.device, m.setup.fallback) for m in backend.models] == [("cpu", False), ("gpu:1", True)]
+    assert page.columns[0].vram.isHidden()
+    assert column.vram.isVisible()
+    assert column.vram.words.text() == "7.90 GB of 24.00 GB in use (driver) · 1.01 GB predicted"
+    assert column.vram.accessibleDescription() == column.vram.words.text()
+    assert page.bench.logits is None  # two files: nothing to compare logit by logit
+    names = [row.name for row in page.numbers.model.rows()]
+    assert "GPU memory in use" in names
+    row = page.numbers.model.rows()[names.index("GPU memory in use")]
+    assert row.texts[0] == "–"
+    column.device.setCurrentIndex(0)
+    column.device.activated.emit(0)
+    generate(qtbot, page)
+    assert backend.models[-1].setup.device == "cpu"
+    assert backend.models[-2].closed
+    assert column.vram.isHidden()
+
+
+def test_the_same_file_on_both_is_compared_logit_by_logit(gpus: TestPage, backend: FakeBackend, qtbot) -> None:  # type: ignore[no-untyped-def]
+    page = gpus
+    assert page.columns[0].same.isHidden()
+    click(qtbot, page.columns[1].same)
+    assert page.bench.paths[0] == page.bench.paths[1]
+    assert [slot.device for slot in page.bench.slots] == ["cpu", "gpu:0"]
+    assert page.columns[1].same.isHidden()
+    generate(qtbot, page)
+    expected = (
+        "Logits over 17 tokens: relative error at most 0.31 %, mean 0.04 %; the likeliest token is the same after "
+        "every one."
+    )
+    assert expected in page.answers.sentence.text()
+    assert page.logits.text() == expected
+    page.bench.choose(1, page.bench.paths[1].with_name("model-Q4_K_M.gguf"))
+    assert page.bench.logits is None
+
+
+def test_a_sweep_runs_where_the_quantized_file_does(gpus: TestPage, backend: FakeBackend, qtbot) -> None:  # type: ignore[no-untyped-def]
+    page = gpus
+    page.bench.place(1, "gpu:0")
+    page.tabs.setCurrentWidget(page.sweep)
+    wait_idle(qtbot, page)
+    click(qtbot, page.sweep_button)
+    wait_idle(qtbot, page)
+    assert backend.swept[-1].device == "gpu:0"

@@ -6,10 +6,12 @@ from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
 
-from app.jobs.testing_bench import Bench, Slot, SlotState
+from app.jobs.testing_bench import CPU, Bench, Slot, SlotState
+from app.pages.test.device_memory import DeviceMemoryBar
 from app.theme import SPACE_1, SPACE_2, SPACE_3
 from app.widgets.basics import button, label, set_available
-from app.widgets.text import ElidedLabel
+from app.widgets.calm import CalmCombo
+from app.widgets.text import ElidedLabel, explain
 from app.widgets.verdict import Verdict
 from core import units
 from core.errors import UserError
@@ -23,15 +25,18 @@ LOOKS = {  # state → (verdict, word)
     SlotState.LOADED: ("ok", "loaded"),
     SlotState.FAILED: ("failed", "failed"),
 }
+SAME_HINT = "Take the other column's file here, too: on another device, both are compared logit by logit"
 BUSY = "Wait until the running work has ended, or cancel it."
 
 
 class FileColumn(QFrame):
-    """`choose_asked`, `load_asked` and `unload_asked` follow the buttons."""
+    """`choose_asked`, `load_asked`, `unload_asked` and `same_asked` follow the buttons, `place_asked` the device."""
 
     choose_asked = Signal(int)
     load_asked = Signal(int)
     unload_asked = Signal(int)
+    place_asked = Signal(int, str)
+    same_asked = Signal(int)
 
     def __init__(self, slot: Slot, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -53,6 +58,16 @@ class FileColumn(QFrame):
         self.bar.setTextVisible(False)
         self.bar.setAccessibleName(f"Loading of the {slot.title.lower()} file")
         self.bar.setFixedWidth(120)
+        self.device = CalmCombo()
+        self.device.setAccessibleName(f"Device of the {slot.title.lower()} file")
+        self.device.setToolTip(explain("device"))
+        self.device.addItem("CPU", CPU)
+        self.device.activated.connect(lambda _row: self.place_asked.emit(slot.side, self.device.currentData()))
+        self.same = button("Same file", lambda: self.same_asked.emit(slot.side), hint=SAME_HINT)
+        self.same.setAccessibleName(f"Take the other column's file for the {slot.title.lower()} file, too")
+        self.same.hide()
+        self.vram = DeviceMemoryBar(slot)
+        self.vram.hide()
         keep = self.bar.sizePolicy()
         keep.setRetainSizeWhenHidden(False)
         self.bar.setSizePolicy(keep)
@@ -67,11 +82,14 @@ class FileColumn(QFrame):
         second.addWidget(self.verdict)
         second.addWidget(self.text, 1)
         second.addWidget(self.bar, 0, Qt.AlignmentFlag.AlignVCenter)
+        second.addWidget(self.same)
+        second.addWidget(self.device)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         layout.setSpacing(SPACE_1)
         layout.addLayout(first)
         layout.addLayout(second)
+        layout.addWidget(self.vram)
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
@@ -84,9 +102,33 @@ class FileColumn(QFrame):
         self._loads = on
         self.load.setVisible(on)
 
+    def show_devices(self, bench: Bench) -> None:
+        """The processor, and the GPUs that there are; with none, why."""
+        found = bench.devices
+        self.device.clear()
+        self.device.addItem("CPU", CPU)
+        for name, title in found.gpus if found is not None else ():
+            self.device.addItem(name.upper().replace(":0", "").replace(":", " "), name)
+            self.device.setItemData(self.device.count() - 1, title, Qt.ItemDataRole.ToolTipRole)
+        self.refresh(bench)
+
+    def _refresh_device(self, bench: Bench) -> None:
+        slot, found = self._slot, bench.devices
+        self.device.setCurrentIndex(max(self.device.findData(slot.device), 0))
+        why = "Looking for GPUs…" if found is None else ""
+        if found is not None and not found.gpus:
+            why = f"It runs on the processor: {found.reason or 'no GPU is at hand'}. {found.remedy}".rstrip()
+        set_available(self.device, why or (BUSY if bench.busy else ""))
+        other = bench.slots[1 - slot.side]
+        several = found is not None and bool(found.gpus) and slot.side == 1
+        self.same.setVisible(several and other.path is not None and other.path != slot.path)
+        set_available(self.same, BUSY if bench.busy else "")
+        self.vram.show_memory(slot.memory)
+
     def refresh(self, bench: Bench) -> None:
         """Show the slot as it is now."""
         slot = self._slot
+        self._refresh_device(bench)
         self.file.setText(slot.path.name if slot.path else "")
         self.file.setToolTip(str(slot.path) if slot.path else "")
         state, word = LOOKS[slot.state]

@@ -73,6 +73,9 @@ class AdvancedCard(Card):
         self.activations.setAccessibleName("Activations")
         self.activations.setToolTip(explain("activations contract"))
         self.context = number_box("Context", 64, 131072, 2048, suffix=" tokens", hint=explain("context"))
+        self.fallback = QCheckBox("if the GPU can not")
+        self.fallback.setAccessibleName("CPU instead, if the GPU can not")
+        self.fallback.setToolTip(explain("CPU instead"))
         grid = QGridLayout()
         grid.setHorizontalSpacing(SPACE_2)
         grid.setVerticalSpacing(SPACE_1)
@@ -86,6 +89,7 @@ class AdvancedCard(Card):
             ("Stop strings", "stop strings", self.stop),
             ("Activations", "activations contract", self.activations),
             ("Context", "context", self.context),
+            ("CPU instead", "CPU instead", self.fallback),
         )
         for number, (title, word, control) in enumerate(fields):
             row, column = divmod(number, 5)

@@ -13,6 +13,7 @@ from app.jobs.convert_queue import ConversionQueue, Entry
 from app.jobs.runner import JobState
 from app.jobs.testing import SIDES, Backend
 from app.jobs.testing_bench import Bench
+from app.models.answers import logits_sentence
 from app.models.kernel_report import kernel_columns, kernel_rows
 from app.models.results import number_columns, number_rows
 from app.models.table import RowsModel
@@ -103,10 +104,12 @@ class TestPage(Page):
             self.history,
             *self.quality.parts(),
         )
-        return self._empty, self._head, *self.columns, *views, self.numbers, self.kernels, self.slower, self.energy
+        tables = self.numbers, self.kernels, self.logits, self.slower, self.energy
+        return self._empty, self._head, *self.columns, *views, *tables
 
     def shown(self) -> None:
         self.bench.follow(self.services.session.current)
+        self.bench.look_for_devices()
         self.bench.refresh_history()
         self._look_for_shapes()
         self.quality.look_at_files()
@@ -138,6 +141,8 @@ class TestPage(Page):
         self.numbers = self.piece("numbers")
         self.slower = label("", "warning", wrap=True, selectable=True)
         self.energy = label("", "muted", wrap=True)
+        self.logits = label("", wrap=True, selectable=True)
+        self.logits.setAccessibleName("Comparison of the logits")
         self.kernels = self.piece("kernels")
         self.sweep = SweepPanel(bench)
         self.quality = self.piece("quality")
@@ -201,7 +206,8 @@ class TestPage(Page):
         self.numbers.view.setSortingEnabled(False)
         self.slower.hide()
         self.energy.hide()
-        return _column(self.numbers, self.slower, self.energy)
+        self.logits.hide()
+        return _column(self.numbers, self.logits, self.slower, self.energy)
 
     def _kernels_tab(self) -> QWidget:
         return _column(self.kernels)
@@ -212,7 +218,11 @@ class TestPage(Page):
             column.choose_asked.connect(self._choose)
             column.load_asked.connect(self._load)
             column.unload_asked.connect(bench.unload)
+            column.place_asked.connect(bench.place)
+            column.same_asked.connect(self._take_same)
         bench.slot_changed.connect(self._on_slot)
+        bench.memory_changed.connect(lambda side: self.columns[side].refresh(bench))
+        bench.devices_changed.connect(self._show_devices)
         bench.busy_changed.connect(self._refresh)
         bench.asked.connect(self._on_asked)
         bench.answered.connect(lambda _side: self._show_numbers())
@@ -235,6 +245,21 @@ class TestPage(Page):
         if path is not None:
             settings.set_text("last/folder", str(path.parent))
             self.bench.choose(side, path)
+
+    def _take_same(self, side: int) -> None:
+        """The other column's file here, too, on another device where there is one."""
+        bench = self.bench
+        path = bench.slots[1 - side].path
+        if path is None or bench.busy:
+            return
+        bench.choose(side, path)
+        gpus = bench.devices.gpus if bench.devices is not None else ()
+        if gpus and bench.slots[0].device == bench.slots[1].device:
+            bench.place(side, gpus[0][0] if bench.slots[side].device == "cpu" else "cpu")
+
+    def _show_devices(self) -> None:
+        for column in self.columns:
+            column.show_devices(self.bench)
 
     def take_drop(self, path: Path, place: QPoint) -> bool:
         """A file dropped on the left half is the source, on the right half the quantized one."""
@@ -267,6 +292,7 @@ class TestPage(Page):
     def _take_setup(self) -> None:
         self.bench.arithmetic = self.advanced.arithmetic
         self.bench.context = self.advanced.context.value()
+        self.bench.fallback = self.advanced.fallback.isChecked()
 
     def _toggle_advanced(self) -> None:
         self.advanced.setVisible(self.more.isChecked())
@@ -296,6 +322,8 @@ class TestPage(Page):
         notes = [self.bench.disturbed] if self.bench.disturbed and any(s.measured for s in slots) else []
         if state is JobState.CANCELLED and any(s.pieces for s in slots):
             notes.append("Cancelled; what had come until then is shown.")
+        if self.bench.logits is not None:
+            notes.insert(0, logits_sentence(self.bench.logits))
         self._show_numbers()
         self.answers.show_errors()
         self.answers.show_end(self.bench.comparison, self.bench.slower, notes)
@@ -306,6 +334,8 @@ class TestPage(Page):
         a, b = (slot.measured for slot in self.bench.slots)
         self.numbers.model.set_rows(number_rows(a, b))
         self.kernels.model.set_rows(kernel_rows((a, b)))
+        self.logits.setText(logits_sentence(self.bench.logits) if self.bench.logits is not None else "")
+        self.logits.setVisible(bool(self.logits.text()))
         self.slower.setText(self.bench.slower)
         self.slower.setVisible(bool(self.slower.text()))
         reason = next((m.energy_reason for m in (a, b) if m is not None and m.energy is None), "")

@@ -147,7 +147,8 @@ class SweepPanel(QWidget):
         shape = self._chosen()
         if shape is None:
             return None
-        return SweepOrder(shape, self._bench.paths, self.context.value(), self._bench.arithmetic)
+        bench = self._bench
+        return SweepOrder(shape, bench.paths, self.context.value(), bench.arithmetic, bench.slots[1].device)
 
     def _show(self, sweep: Sweep | None) -> None:
         self._sweep = sweep

@@ -22,7 +22,8 @@ def interpreted() -> Callable[..., list[dict[str, Any]]]:
 
     @cache
     def run(name: str, *arguments: str) -> list[dict[str, Any]]:
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        places = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
         command = [sys.executable, str(Path(__file__).with_name(f"{name}.py")), *arguments]
         told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         assert told.returncode == 0, told.stderr[-3000:]
