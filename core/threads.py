@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 MAX_THREADS = 1024  # that a pool of the engine has
+_POLL = 0.05  # seconds between two looks at the token
 
 
 def worker_count() -> int:
@@ -67,3 +69,21 @@ def in_parallel(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+def aside(job: Callable[[], Result], token: CancelToken) -> Result:
+    """job() on a thread of its own, for what can not be stopped. Raises what it does; Cancelled, and nobody waits."""
+    done: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(job())
+        except BaseException as error:  # noqa: BLE001 - raised again where the result is asked for
+            done.set_exception(error)
+
+    token.check()
+    threading.Thread(target=work, name="bitsmith-aside", daemon=True).start()
+    while not done.done():
+        wait((done,), _POLL)
+        token.check()
+    return done.result()

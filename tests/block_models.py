@@ -23,8 +23,7 @@ def statistics_of(x: np.ndarray) -> InputStatistics:
     """Of inputs float32 [R, K]."""
     some = np.unique(np.linspace(0, len(x) - 1, SAMPLE_ROWS).astype(np.int64)) if len(x) else np.zeros(0, np.int64)
     mean, largest = (f(axis=0) if len(x) else np.zeros(x.shape[1], np.float32) for f in (np.abs(x).mean, np.abs(x).max))
-    gram = (x.T @ x / max(1, len(x))).astype(np.float32)
-    return InputStatistics(len(x), mean, largest, gram, x[some])
+    return InputStatistics(len(x), mean, largest, x[some])
 
 
 class Collect:

@@ -151,6 +151,11 @@ def write_model(folder: Path, name: str) -> None:
         elif parameter.dim() > 1:  # else attention is nearly uniform, and positions hardly matter
             parameter.data *= 10 if any(part in key for part in ("q_proj.weight", "k_proj.weight", "qkv_proj")) else 3
     model.save_pretrained(folder)
+    tokenizer_files(folder)
+
+
+def tokenizer_files(folder: Path) -> None:
+    """Of a byte-level tokenizer, which all the models here share."""
     tokens = ["<|start|>", "<|end|>", *byte_tokens(), "Ġt", "he"]
     tokens += [f"<|x{i}|>" for i in range(SIZES["vocab_size"] - len(tokens))]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(tokens)), encoding="utf-8")

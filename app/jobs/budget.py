@@ -6,7 +6,6 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.jobs.calibration import load_torch
 from app.jobs.runner import Work
 from core.errors import UserError
 from core.methods.choice import Calibrated, DataMethod
@@ -122,8 +121,6 @@ def measure_work(checkpoint: Checkpoint, wish: Wish) -> Work:
     def work(token: CancelToken) -> Generator[SensitivityProgress, None, Sensitivities]:
         from core.budget.sensitivity import sensitivities
 
-        load_torch()
-        token.check()
         found = yield from sensitivities(checkpoint, wish, token)
         return found
 

@@ -184,28 +184,3 @@ def cost_text(plan: Plan) -> str:
     if calibrated.needs_blocks:
         words += f", and {units.format_decimal(plan.scratch_bytes)} of room on the disk until it is done"
     return f"{words}."
-
-
-def load_torch() -> None:
-    """Load PyTorch's libraries without holding the interpreter: the window would stand still for a second or two.
-
-    What can not be loaded so is loaded by the import that follows.
-    """
-    import ctypes
-    import sys
-    from importlib.util import find_spec
-
-    if "torch" in sys.modules or not sys.platform.startswith("linux"):
-        return
-    spec = find_spec("torch")
-    if spec is None or not spec.submodule_search_locations:
-        return
-    library = Path(spec.submodule_search_locations[0]) / "lib" / "libtorch_python.so"
-    if library.is_file():
-        # Called as a foreign function, the loader runs while other threads go on; `ctypes.CDLL` and import do not.
-        loader = ctypes.CDLL(None).dlopen
-        loader.restype, loader.argtypes = ctypes.c_void_p, (ctypes.c_char_p, ctypes.c_int)
-        loader(bytes(library), _RTLD_NOW)
-
-
-_RTLD_NOW = 2  # POSIX leaves the value open; glibc and musl have this

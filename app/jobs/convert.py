@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from app.jobs.calibration import load_torch
 from app.jobs.runner import Work
 from core.preferences import results_folder
 from core.progress import CancelToken, TensorResult
@@ -62,8 +61,6 @@ def convert_work(order: Order) -> Work:
         from core.run import run, unfinished
 
         time.sleep(HEAD_START)
-        if order.recipe.calibrated is not None:
-            load_torch()
         with open_checkpoint(order.source) as checkpoint:
             plan = order.plan
             if plan is None or plan.source_fingerprint != checkpoint.fingerprint():

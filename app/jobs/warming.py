@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from PySide6.QtCore import QCoreApplication, QEvent, QObject, QTimer
 
-from app.jobs.calibration import load_torch
 from app.jobs.runner import JobRunner
+from core.calibration.loading import load_torch
 
 QUIET_MS = 700  # without input before it begins
 _INPUT = frozenset(

@@ -15,15 +15,17 @@ import numpy as np
 import torch
 
 from core.budget.units import Survey, Unit, slots_of
-from core.calibration.forward import BlockForward, Product
+from core.calibration.forward import BlockForward, Product, packed
 from core.checkpoint.base import Checkpoint
-from core.formats import EncodeOptions, Format, Method
+from core.formats import Format
+from core.methods.looks import product_energy
 from core.methods.progress import BlockProgress
+from core.methods.rounded import rounded
 from core.methods.transform import BlockWeights
 from core.metrics.divergence import compact, compare
 from core.progress import CancelToken
 from core.threads import in_parallel
-from kernels import matrix, ops
+from kernels import matrix
 from kernels.matrix import Activations
 
 SAMPLE_ROWS = 128  # of a product's input, on which errors of outputs are measured
@@ -32,7 +34,7 @@ PROBE_ERROR = 0.02  # of a unit's outputs, that a probe aims for: KL is then abo
 MOST_SCALE = 4.0  # by which an error is enlarged at most, so that KL stays a square of it
 GROUP_ROWS = 4096  # tokens of copies that go through a block together
 HEAD_ROWS = 64  # tokens whose logits are held at a time
-_PIECE = 1 << 19  # values that are encoded between two looks at the token
+_PIECE = 1 << 20  # values that are changed between two looks at the token
 
 
 @dataclass(frozen=True)
@@ -169,14 +171,14 @@ class _Walk:
         self, number: int, unit: Unit, weights: Mapping[str, np.ndarray], inputs: Mapping[str, np.ndarray]
     ) -> tuple[list[Probe], Callable[[Probe], dict[str, np.ndarray]]]:
         """Errors of all formats, the probes that they lead to, and what the weights are in one of these."""
-        signal = {name: _energy(inputs[name], w) for name, w in weights.items()}
+        signal = {name: product_energy(inputs[name], w, self._token) for name, w in weights.items()}
         errors = self.found.errors[number]
         for option, possible in enumerate(unit.possible):
             if not possible.changes:
                 continue
             form = self._survey.formats[possible.format]
             for name, w in weights.items():
-                noise = _energy(inputs[name], self._quantized(name, w, form) - w)
+                noise = product_energy(inputs[name], self._quantized(name, w, form) - w, self._token)
                 errors[option] += noise / signal[name] if signal[name] > 0 else 0.0
         probes = self._choose(number, unit, errors)
 
@@ -188,7 +190,14 @@ class _Walk:
 
     def _enlarged(self, name: str, weight: np.ndarray, form: Format, scale: float) -> np.ndarray:
         found = self._quantized(name, weight, form)
-        return found if scale == 1.0 else weight + np.float32(scale) * (found - weight)
+        if scale == 1.0:
+            return found
+        step = max(1, _PIECE // weight.shape[1])
+        for start in range(0, len(weight), step):
+            self._token.check()
+            own, new = weight[start : start + step], found[start : start + step]
+            found[start : start + step] = own + np.float32(scale) * (new - own)
+        return found
 
     def _quantized(self, name: str, weight: np.ndarray, form: Format) -> np.ndarray:
         """What a reader decodes, float32 [N, K]; the importance is that of the run that writes it."""
@@ -199,7 +208,7 @@ class _Walk:
         if known is not None and form.weighs_columns and reached:
             expert = slot.start * len(known) // slot.stored.rows if len(known) > 1 else 0
             importance = known[expert]
-        return reconstructed(weight, form, importance, self._token)
+        return rounded(weight, form, importance, self._token)
 
     # ------------------------------------------------------------------------------------------------ outside of them
 
@@ -246,8 +255,8 @@ class _Walk:
         for probe, _ in self._copies:
             if probe.unit == number:
                 form = self._survey.formats[self._survey.units[number].possible[probe.option].format]
-                own[probe] = _packed(self._enlarged(name, head, form, probe.scale), self._token)
-        usual = _packed(head, self._token)
+                own[probe] = packed(self._enlarged(name, head, form, probe.scale), self._token)
+        usual = packed(head, self._token)
         base, inputs = forward.hidden, []
         for _, hidden in self._copies:
             forward.hidden = hidden
@@ -275,36 +284,3 @@ class _Walk:
         parts = [slice(i, i + 32) for i in range(0, len(x), 32)]
         logits = np.concatenate(list(in_parallel(some, parts, self._token)))
         return cap * np.tanh(logits / cap) if cap else logits
-
-
-def _packed(values: np.ndarray, token: CancelToken) -> matrix.Matrix:
-    def read(start: int, stop: int) -> np.ndarray:
-        token.check()
-        return ops.from_float32(values[start:stop], "BF16")
-
-    rows, columns = values.shape
-    return matrix.from_elements("BF16", rows, columns, read)
-
-
-def _energy(x: np.ndarray, weight: np.ndarray) -> float:
-    """Σ of the squares of x · weightᵀ, a number for each row of x on average."""
-    return float(np.square(x @ weight.T).sum(dtype=np.float64)) / max(len(x), 1)
-
-
-def reconstructed(weight: np.ndarray, form: Format, importance: np.ndarray | None, token: CancelToken) -> np.ndarray:
-    """What is left of a matrix [N, K] in a format that stores it alone, float32."""
-    options = EncodeOptions(method=Method.SEARCH, importance=importance)
-    if form.needs_amax:
-        options = form.fit(lambda: iter([weight]), options)
-    lanes = form.lanes(weight.shape)
-    rows = weight if lanes is None else weight.reshape(-1, lanes.length)
-    unit = form.unit_rows(weight.shape) if lanes is None else len(rows)
-    step = max(1, _PIECE // rows.shape[1] // unit) * unit
-
-    def one(start: int) -> np.ndarray:
-        some = np.ascontiguousarray(rows[start : start + step])
-        parts = [np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in form.encode(some, options)]
-        return form.decode(parts, *some.shape)
-
-    found = np.concatenate(list(in_parallel(one, range(0, len(rows), step), token)))
-    return found.reshape(weight.shape)

@@ -17,6 +17,7 @@ import numpy as np
 from core.budget.table import VERSION, Option, Sensitivities, UnitSensitivity
 from core.budget.units import Survey, survey
 from core.budget.wish import Wish
+from core.calibration.loading import torch_ready
 from core.calibration.text import samples
 from core.checkpoint.base import Checkpoint
 from core.inspect.cache import cache_folder, keep, used
@@ -90,6 +91,7 @@ def sensitivities(
     check_can_calibrate(checkpoint, _runs(wish))
     if (before := known(checkpoint, wish)) is not None:
         return before
+    torch_ready(token)
     from core.budget.measure import measure, one_probe
 
     begun = time.process_time()

@@ -107,7 +107,7 @@ class BlockSteps:
         elif isinstance(step, Rope):
             part[step.x] = rotate(part[step.x], step, self.length)
         elif isinstance(step, Attention):
-            part[step.out] = attend(part[step.q], part[step.k], part[step.v], step, self.length)
+            part[step.out] = attend(part[step.q], part[step.k], part[step.v], step, self.length, self.check)
         elif isinstance(step, ActMul):
             part[step.out] = activate(step.kind, part[step.gate]) * part[step.up]
         elif isinstance(step, Add):
@@ -180,19 +180,29 @@ def rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
     return (torch.cat((turned, rest), dim=-1) if rest.shape[-1] else turned).reshape(x.shape)
 
 
-def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float) -> torch.Tensor:
-    """PyTorch's kernel multiplies what a mask hides, too: few queries at a time, with the keys before them, do not."""
-    length = query.shape[2]
+def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, step: Attention, check: Check) -> torch.Tensor:
+    """What a mask hides is multiplied, too: few queries at a time, with the keys that they see, leave most of it out,
+    and need no matrix of all queries and keys."""
+    length, window = query.shape[2], step.window or query.shape[2]
     found = []
     for start in range(0, length, _QUERIES):
-        stop = min(start + _QUERIES, length)
-        hidden = torch.full((stop - start, stop), -torch.inf).triu(start + 1)
-        some = query[:, :, start:stop], key[:, :, :stop], value[:, :, :stop]
-        found.append(functional.scaled_dot_product_attention(*some, attn_mask=hidden, scale=scale))
+        check()
+        stop, first = min(start + _QUERIES, length), max(0, start - window + 1)
+        back = torch.arange(start, stop)[:, None] - torch.arange(first, stop)
+        hidden = (back < 0) | (back >= window)
+        some, keys, values = query[:, :, start:stop], key[:, :, first:stop], value[:, :, first:stop]
+        if step.softcap:
+            scores = step.softcap * torch.tanh(step.scale * (some @ keys.transpose(2, 3)) / step.softcap)
+            found.append(torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=3) @ values)
+        else:
+            mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+            found.append(functional.scaled_dot_product_attention(some, keys, values, attn_mask=mask, scale=step.scale))
     return torch.cat(found, dim=2)
 
 
-def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int) -> torch.Tensor:
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, length: int, check: Check = no_check
+) -> torch.Tensor:
     """Each sample on its own; a token sees itself and those before it, or the last `window` of them."""
     query, key, value = (
         t.reshape(-1, length, heads, step.head_dim).transpose(1, 2)
@@ -200,13 +210,4 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, step: Attention, l
     )
     share = step.heads // step.kv_heads
     key, value = (t.repeat_interleave(share, dim=1) for t in (key, value))
-    if not 0 < step.window < length and not step.softcap:
-        y = _causal(query, key, value, step.scale)
-    else:
-        back = torch.arange(length)[:, None] - torch.arange(length)
-        seen = (back >= 0) & (back < (step.window or length))
-        scores = step.scale * (query @ key.transpose(2, 3))
-        if step.softcap:
-            scores = step.softcap * torch.tanh(scores / step.softcap)
-        y = torch.softmax(scores.masked_fill(~seen, -torch.inf), dim=3) @ value
-    return y.transpose(1, 2).reshape(len(q), -1)
+    return _causal(query, key, value, step, check).transpose(1, 2).reshape(len(q), -1)

@@ -34,6 +34,9 @@ from kernels.program import ActMul, Add, Attention, Embed, Experts, Linear, Norm
 
 _PIECE_VALUES = 2 << 20  # float32 values of a step's widest buffer that a thread computes at a time
 _BLOCK = 4 << 20  # weights that are read at a time
+_PRODUCTS = 1 << 32  # multiplications and additions between two looks at the token: a tenth of a second of one core
+_ROWS = 64  # tokens that a product takes together at least, and pieces are multiples of
+_TOKENS = 256  # whose embedding is read between two looks
 MOST = 1e15  # |x| of an input: the sum of many squares stays below float32's 3e38
 
 
@@ -75,12 +78,12 @@ class _Stream:
     buffers: dict[int, torch.Tensor]
     packed: dict[str, tuple[np.ndarray, Matrix]] = field(default_factory=dict)
 
-    def matrix(self, name: str, exact: bool) -> Matrix:
+    def matrix(self, name: str, exact: bool, token: CancelToken) -> Matrix:
         """The weights in the engine's layout; packed anew when they have been replaced."""
         values = self.weights.matrices[name]
         known = self.packed.get(name)
         if known is None or known[0] is not values:
-            known = self.packed[name] = (values, _packed(values, exact))
+            known = self.packed[name] = (values, packed(values, token, exact))
         return known[1]
 
     def release(self, names: Iterable[str], weights: bool) -> None:
@@ -125,9 +128,11 @@ class BlockForward:
         tokens, places = np.unique(self.ids.reshape(-1), return_inverse=True)
         if table is None:
             slot = self._slots["token_embd.weight"]
-            rows = np.concatenate(
-                [slot.stored.values(slot.start + int(t), slot.start + int(t) + 1).reshape(1, -1) for t in tokens]
-            )
+            rows = np.empty((len(tokens), self.config.hidden), np.float32)
+            for at, t in enumerate(tokens):
+                if at % _TOKENS == 0:
+                    self._token.check()
+                rows[at] = slot.stored.values(slot.start + int(t), slot.start + int(t) + 1).reshape(-1)
         else:
             rows = table[tokens]
         scale = next(s.scale for s in self._program.steps if isinstance(s, Embed))
@@ -232,7 +237,7 @@ class BlockForward:
                 self._token.check()
                 stop = min(at + step, slot.shape[0])
                 out[at:stop] = slot.stored.values(slot.start + at, slot.start + stop).reshape(stop - at, -1)
-            _check(slot.stored.name, out)
+                _check(slot.stored.name, out[at:stop])
             found.matrices[slot.name] = out
         return found
 
@@ -241,12 +246,16 @@ class BlockForward:
         length = self.ids.shape[1]
         return max(1, _PIECE_VALUES // (length * width)) * length
 
+    def _some_rows(self, width: int) -> int:
+        """Rows that are computed at a time where each token is on its own."""
+        return max(1, _PIECE_VALUES // width // _ROWS) * _ROWS
+
     def _product(self, streams: list[_Stream], names: tuple[str, ...], x: int) -> Product:
         def pieces(stream: _Stream) -> Callable[[], Iterator[np.ndarray]]:
             held = stream.buffers[x]
 
             def read() -> Iterator[np.ndarray]:
-                for piece in held.split(self._chunk(held.shape[1])):
+                for piece in held.split(self._some_rows(held.shape[1])):
                     self._token.check()
                     yield _checked(names[0] if names else "", piece.numpy())
 
@@ -259,7 +268,7 @@ class BlockForward:
     def _run_span(self, stream: _Stream, span: _Span) -> None:
         rows = len(stream.buffers[self._residual])
         widest = max(self._program.widths[b] for s in span.steps for b in _touched(s))
-        size = self._chunk(widest)
+        size = self._chunk(widest) if span.mixes_tokens else self._some_rows(widest)
         kept = {
             b: self._arena.take(rows, self._program.widths[b])
             for b in sorted(span.live - {self._residual})
@@ -267,19 +276,23 @@ class BlockForward:
         }
         if isinstance(span.steps[0], Linear):
             for name in span.names:
-                stream.matrix(name, self.exact)  # before threads ask for it
+                stream.matrix(name, self.exact, self._token)  # before threads ask for it
 
         def compute(start: int) -> None:
             part = {b: t[start : start + size] for b, t in stream.buffers.items()}
             for step, label in zip(span.steps, span.labels, strict=True):
+                self._token.check()
                 self._step(step, label, stream, part)
             for b, whole in kept.items():
                 whole[start : start + size] = part[b]
 
-        with _one_thread():
-            for _ in in_parallel(compute, range(0, rows, size), self._token):
-                pass
+        self._side_by_side(compute, range(0, rows, size))
         self._keep(stream, {b: kept.get(b, t) for b, t in (stream.buffers | kept).items() if b in span.live})
+
+    def _side_by_side(self, compute: Callable[[int], None], starts: range) -> None:
+        with _one_thread():
+            for _ in in_parallel(compute, starts, self._token):
+                pass
 
     def _keep(self, stream: _Stream, buffers: dict[int, torch.Tensor]) -> None:
         """What is left of a stream; its other buffers can be used again."""
@@ -305,7 +318,9 @@ class BlockForward:
         elif isinstance(step, Rope):
             part[step.x] = rotate(part[step.x], step, self.ids.shape[1])
         elif isinstance(step, Attention):
-            part[step.out] = attend(part[step.q], part[step.k], part[step.v], step, self.ids.shape[1])
+            part[step.out] = attend(
+                part[step.q], part[step.k], part[step.v], step, self.ids.shape[1], self._token.check
+            )
         elif isinstance(step, ActMul):
             part[step.out] = activate(step.kind, part[step.gate]) * part[step.up]
         elif isinstance(step, Add):
@@ -320,7 +335,12 @@ class BlockForward:
 
     def _multiply(self, stream: _Stream, name: str, x: torch.Tensor) -> torch.Tensor:
         """x · weightᵀ + bias, float32 [R, N]."""
-        y = matrix.product(x.numpy(), stream.matrix(name, self.exact), Activations.FAST)
+        weight, given = stream.matrix(name, self.exact, self._token), x.numpy()
+        y = np.empty((len(given), weight.rows), np.float32)
+        step = max(1, _PRODUCTS // (weight.rows * weight.columns) // _ROWS) * _ROWS
+        for start in range(0, len(given), step):
+            self._token.check()
+            y[start : start + step] = matrix.product(given[start : start + step], weight, Activations.FAST)
         bias = stream.weights.vectors.get(name.removesuffix(".weight") + ".bias")
         return torch.from_numpy(y if bias is None else y + bias)
 
@@ -342,13 +362,38 @@ class BlockForward:
                 if number == 0:
                     some = _rows_of(given, (gate, up))
                     visitor.product(replace(some, everyone=self._product([stream], (), step.x).pieces), stream.weights)
-                inner = activate(step.kind, self._multiply(stream, gate, given)) * self._multiply(stream, up, given)
+                inner = self._in_expert(stream, step, gate, up, given)
                 if number == 0:
                     visitor.product(_rows_of(inner, (down,)), stream.weights)
                 if len(rows):
-                    out[rows] += scores[rows, places][:, None] * self._multiply(stream, down, inner)
+                    out[rows] += scores[rows, places][:, None] * self._out_of_expert(stream, down, inner)
                 stream.release((gate, up, down), forget)
             self._keep(stream, {self._residual: out})
+
+    def _in_expert(self, stream: _Stream, step: Experts, gate: str, up: str, given: torch.Tensor) -> torch.Tensor:
+        """What comes into the down projection, float32 [R, width]."""
+        width = stream.matrix(gate, self.exact, self._token).rows
+        stream.matrix(up, self.exact, self._token)  # before threads ask for it
+        inner, size = torch.empty((len(given), width)), self._some_rows(width)
+
+        def compute(start: int) -> None:
+            some = given[start : start + size]
+            inner[start : start + size] = activate(step.kind, self._multiply(stream, gate, some)) * self._multiply(
+                stream, up, some
+            )
+
+        self._side_by_side(compute, range(0, len(given), size))
+        return inner
+
+    def _out_of_expert(self, stream: _Stream, down: str, inner: torch.Tensor) -> torch.Tensor:
+        out = torch.empty((len(inner), stream.matrix(down, self.exact, self._token).rows))
+        size = self._some_rows(max(out.shape[1], inner.shape[1]))
+
+        def compute(start: int) -> None:
+            out[start : start + size] = self._multiply(stream, down, inner[start : start + size])
+
+        self._side_by_side(compute, range(0, len(inner), size))
+        return out
 
 
 def _finished(reading: Generator[ReadProgress, None, tuple[DecoderWeights, tuple[Conversion, ...]]]) -> DecoderWeights:
@@ -420,10 +465,12 @@ def _checked(name: str, x: np.ndarray) -> np.ndarray:
     return x
 
 
-def _packed(values: np.ndarray, exact: bool) -> Matrix:
+def packed(values: np.ndarray, token: CancelToken, exact: bool = False) -> Matrix:
+    """A matrix [N, K] in the engine's layout, rounded to bfloat16 where it need not be exact. Raises Cancelled."""
     dtype = "F32" if exact else "BF16"
 
     def read(start: int, stop: int) -> np.ndarray:
+        token.check()
         return ops.from_float32(values[start:stop], dtype)
 
     return matrix.from_elements(dtype, values.shape[0], values.shape[1], read)
@@ -434,13 +481,15 @@ def _packed(values: np.ndarray, exact: bool) -> Matrix:
 
 @dataclass(frozen=True)
 class _Span:
-    """Steps that run together for a chunk of samples. live: buffers that are read after it; written: by it."""
+    """Steps that run together for a chunk of samples. live: buffers that are read after it; written: by it.
+    mixes_tokens: they need whole samples."""
 
     steps: tuple[Step, ...]
     labels: tuple[str, ...]
     names: tuple[str, ...]  # of the matrices of a product that it begins with
     live: frozenset[int]
     written: frozenset[int]
+    mixes_tokens: bool
 
 
 def _by_layer(program: Program) -> list[list[tuple[Step, str]]]:
@@ -465,7 +514,8 @@ def _spans(steps: list[tuple[Step, str]], residual: int) -> list[_Span]:
             names = tuple(name_of(w) for w in first.weights)
         elif isinstance(first, Experts):
             names = tuple(name_of(w) for w in (*first.gates, *first.ups, *first.downs))
-        spans.append(_Span(tuple(s for s, _ in some), tuple(label for _, label in some), names, live, written))
+        mixes = any(isinstance(step, Rope | Attention) for step, _ in some)
+        spans.append(_Span(tuple(s for s, _ in some), tuple(label for _, label in some), names, live, written, mixes))
         for step, _ in reversed(some):
             live = (live - set(_writes(step))) | set(_reads(step)) | {residual}
     return spans[::-1]

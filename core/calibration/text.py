@@ -20,6 +20,7 @@ from core.progress import CancelToken
 from core.runtime.load import decoder_config
 from core.runtime.tokenizer import Message, Text, open_text
 from core.runtime.tokenizer.template import render
+from core.threads import aside
 from core.units import format_count
 
 VERSION = 1  # of the fingerprint
@@ -67,7 +68,7 @@ def samples(checkpoint: Checkpoint, settings: CalibrationText, token: CancelToke
     """
     token = token or CancelToken()
     config = decoder_config(checkpoint)
-    text = open_text(checkpoint)
+    text = aside(lambda: open_text(checkpoint), token)
     if settings.chat and not text.template:
         raise UserError("This model has no chat template.", "Turn the chat template off; the text is then used as is.")
     length = min(settings.length, config.context or settings.length)

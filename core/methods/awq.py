@@ -15,7 +15,8 @@ import numpy as np
 
 from core.formats.base import EncodeOptions, Method
 from core.formats.numbers import Numbers
-from core.methods.folding import Fold, folds, input_of
+from core.methods.folding import Fold, folds, input_of, scaled
+from core.methods.grid import quantized, valued
 from core.methods.looks import ROWS, Look, looks, product_energy
 from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
 from core.models.config import DecoderConfig
@@ -37,7 +38,6 @@ class Awq:
     method: Method = Method.SEARCH
     weighted: bool = True
     needs_statistics = True
-    needs_gram = False
     enough_tokens: ClassVar[int | None] = 4096  # for means
 
     def why_not(self, config: DecoderConfig) -> str:
@@ -73,7 +73,7 @@ class Awq:
             scale = self.scale(fold, weights, after, numbers, token)
             if scale is None:
                 continue
-            wide = fold.apply(weights, scale)
+            wide = fold.apply(weights, scale, token)
             after |= {name: after[name].divided(wide) for name in fold.consumers if name in after}
         return after
 
@@ -95,7 +95,7 @@ class Awq:
         if not seen:
             return None
         x = _logarithm(fold.channels(known.mean_abs))
-        w = _logarithm(fold.channels(np.mean([_shares(look) for look in seen], axis=0)))
+        w = _logarithm(fold.channels(np.mean([_shares(look, token) for look in seen], axis=0)))
         squares = [np.mean(np.square(look.sample), axis=0) for look in seen]
         found: dict[tuple[float, float], float] = {}
 
@@ -111,16 +111,18 @@ class Awq:
     def _error(self, look: Look, square: np.ndarray, scale: np.ndarray, token: CancelToken) -> float:
         """Σ over tokens and rows of the squared change of the output. square: float32 [K], mean over tokens of x²."""
         token.check()
-        given = look.weight * scale
+        given = scaled(look.weight, scale, token)
         importance = square / scale**2 if self.weighted and self.method is Method.SEARCH else None
         amax = float(np.abs(given).max(initial=0.0))
         options = EncodeOptions(self.method, importance=importance, amax=amax, threads=worker_count())
-        change = look.numbers.values(look.numbers.quantize(given, options)) - given
+        codes = quantized(look.numbers, given, options, token)
+        change = valued(look.numbers, codes, token) - given
         return look.factor * product_energy(look.sample, change / scale, token)
 
 
-def _shares(look: Look) -> np.ndarray:
+def _shares(look: Look, token: CancelToken) -> np.ndarray:
     """float32 [K]: the mean over rows of |w| over its group's largest."""
+    token.check()
     weight, group = look.weight, look.numbers.group
     size = group if group and weight.shape[1] % group == 0 else weight.shape[1]
     sizes = np.abs(weight).reshape(len(weight), -1, size)

@@ -13,6 +13,7 @@ import numpy as np
 from core.formats.base import EncodeOptions, Method
 from core.formats.codebook import Codebook
 from core.formats.numbers import Codes, Numbers, joined
+from core.methods.grid import quantized
 from core.methods.problem import Problem
 from core.progress import CancelToken
 from core.threads import worker_count
@@ -21,7 +22,7 @@ _KEPT = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)  # shares of a group's range
 _PASSES = 3
 _VALUES = 1 << 20  # of a weight that are looked at at a time
 _PRODUCTS = 1 << 32  # multiply-adds between two looks at the token
-_SEARCH, _PRODUCT = 1.2e-6, 1e-9  # seconds of one core for a value, and for a value times a column; measured
+_SEARCH, _PRODUCT = 2e-7, 1e-10  # seconds of one core for a value, and for a value times a column; measured
 
 
 class ClipSearch:
@@ -48,7 +49,7 @@ class ClipSearch:
         importance = np.ascontiguousarray(np.diagonal(problem.gram)) if problem.gram.any() else None
         options = EncodeOptions(Method.SEARCH, importance=importance, amax=amax, threads=worker_count())
         if importance is None or (numbers.group and columns % numbers.group):
-            return numbers.quantize(weight, options)
+            return quantized(numbers, weight, options, token)
         step = max(1, min(_VALUES // columns, max(16, _PRODUCTS // columns**2)))
         pieces = []
         for start in range(0, len(weight), step):

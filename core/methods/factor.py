@@ -16,7 +16,7 @@ from core.threads import in_parallel, worker_count
 Result = TypeVar("Result")
 
 _WIDTH = 256  # columns of the matrix that are factored at once
-_OPERATIONS = 2e9  # multiplications between two looks at the token
+_OPERATIONS = 1e9  # multiplications between two looks at the token, in double precision perhaps
 _SHORT = 2e7  # of a product that is not worth a second thread
 _DOUBLE = 8192  # largest matrix that is factored in double precision: 512 MB
 _GROWTH, _TRIES = 10.0, 6  # how the damping is raised, and how often
@@ -46,11 +46,11 @@ def product(a: np.ndarray, symmetric: np.ndarray, token: CancelToken) -> np.ndar
     def compute(start: int, step: int) -> None:
         np.matmul(a, symmetric[start : start + step].T, out=out[:, start : start + step])
 
-    _side_by_side(compute, 0, columns, rows * columns, token)
+    side_by_side(compute, 0, columns, rows * columns, token)
     return out
 
 
-def _side_by_side(
+def side_by_side(
     work: Callable[[int, int], None], start: int, stop: int, operations: float, token: CancelToken
 ) -> None:
     """work(from, count) over start…stop, on all cores where it pays; operations: multiplications of each unit."""
@@ -77,13 +77,13 @@ def all_finite(matrix: np.ndarray, token: CancelToken) -> bool:
     return True
 
 
-def reordered(matrix: np.ndarray, order: np.ndarray, token: CancelToken) -> np.ndarray:
-    """matrix[order][:, order], float32 or as it is."""
-    out = np.empty_like(matrix)
+def reordered(matrix: np.ndarray, order: np.ndarray, dtype: np.dtype, token: CancelToken) -> np.ndarray:
+    """matrix[order][:, order] in that type."""
+    out = np.empty(matrix.shape, dtype)
     step = max(1, _PIECE // len(order))
     for start in range(0, len(order), step):
         token.check()
-        np.take(matrix[order[start : start + step]], order, axis=1, out=out[start : start + step], mode="clip")
+        out[start : start + step] = matrix[order[start : start + step]].take(order, axis=1)
     return out
 
 
@@ -114,8 +114,8 @@ def cholesky(matrix: np.ndarray, token: CancelToken) -> np.ndarray | None:
             last = min(row + count, len(panel))
             matrix[stop + row : stop + last, stop : stop + last] -= panel[row:last] @ panel[:last].T
 
-        _side_by_side(below, 0, size - stop, width * width, token)
-        _side_by_side(left, 0, size - stop, width * (size - stop), token)
+        side_by_side(below, 0, size - stop, width * width, token)
+        side_by_side(left, 0, size - stop, width * (size - stop), token)
     return matrix
 
 
@@ -137,20 +137,31 @@ def feedback_factor(
     corner = np.arange(size)
     for attempt in range(_TRIES + 1):
         added = max(damping, 1e-6 if attempt else 0.0) * mean * _GROWTH**attempt
-        matrix: np.ndarray = reordered(gram, back, token).astype(dtype, copy=False)
+        matrix = reordered(gram, back, dtype, token)
         matrix[corner, corner] = np.diag(matrix) + added
         if cholesky(matrix, token) is not None:
             break
     else:
         raise ValueError("no damping makes this matrix positive definite")
     root = np.diag(matrix)[::-1].astype(np.float32)
-    matrix = matrix.astype(np.float32, copy=False)
-    _turn(matrix, token)
     step = max(1, _PIECE // size)
+    matrix = _narrowed(matrix, step, token)
+    _turn(matrix, token)
     for start in range(0, size, step):
         token.check()
         matrix[start : start + step] /= root[start : start + step, None]
     return matrix, root**2, added
+
+
+def _narrowed(matrix: np.ndarray, step: int, token: CancelToken) -> np.ndarray:
+    """float32, so many rows at a time."""
+    if matrix.dtype == np.float32:
+        return matrix
+    out = np.empty(matrix.shape, np.float32)
+    for start in range(0, len(matrix), step):
+        token.check()
+        out[start : start + step] = matrix[start : start + step]
+    return out
 
 
 def _turn(matrix: np.ndarray, token: CancelToken) -> None:

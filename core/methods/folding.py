@@ -13,9 +13,11 @@ import numpy as np
 
 from core.methods.transform import BlockWeights, InputStatistics
 from core.models.config import DecoderConfig
+from core.progress import CancelToken
 from kernels import ops
 
 _GEMMA = ("gemma2", "gemma3")  # their gains are stored less one
+_PIECE = 4 << 20  # values between two looks at the token
 _SMALLEST, _LARGEST = 2.0**-14, 2.0**15  # between these, a bfloat16 number is a float16 number
 
 
@@ -49,7 +51,7 @@ class Fold:
         grouped = values.reshape(-1, self.share, self.head)
         return (grouped.max(axis=1) if largest else grouped.mean(axis=1)).reshape(-1)
 
-    def apply(self, weights: BlockWeights, scale: np.ndarray) -> np.ndarray:
+    def apply(self, weights: BlockWeights, scale: np.ndarray, token: CancelToken) -> np.ndarray:
         """Fold a scale, float32 [C], positive, into the weights; returns that of the columns [K], as it was done.
 
         A gain is rounded so that bfloat16 and float16 both hold it, and the columns take what it then is: the model
@@ -63,14 +65,25 @@ class Fold:
             scale = np.where(live, gain / np.where(live, new, 1), 1).astype(np.float32)
             weights.vectors[self.producer] = new
         else:
-            weights.matrices[self.producer] = weights.matrices[self.producer] / scale[:, None]
+            weights.matrices[self.producer] = scaled(weights.matrices[self.producer], 1 / scale[:, None], token)
             bias = self.producer.removesuffix(".weight") + ".bias"
             if bias in weights.vectors:
                 weights.vectors[bias] = weights.vectors[bias] / scale
         wide = self.columns(scale)
         for name in self.consumers:
-            weights.matrices[name] = weights.matrices[name] * wide
+            weights.matrices[name] = scaled(weights.matrices[name], wide, token)
         return wide
+
+
+def scaled(matrix: np.ndarray, scale: np.ndarray, token: CancelToken) -> np.ndarray:
+    """matrix · scale, float32 [N, K]; scale: [K], or [N, 1]."""
+    out = np.empty(matrix.shape, np.float32)
+    step = max(1, _PIECE // max(1, matrix.shape[1]))
+    for start in range(0, len(matrix), step):
+        token.check()
+        rows = slice(start, start + step)
+        np.multiply(matrix[rows], scale[rows] if scale.ndim == 2 else scale, out=out[rows])
+    return out
 
 
 def folds(config: DecoderConfig, layer: int, weights: BlockWeights) -> tuple[Fold, ...]:

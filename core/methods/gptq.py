@@ -22,7 +22,7 @@ from kernels import solve
 # Seconds of one core for a weight's value, a value times a column, and a column³: of SmolLM2-135M's layers on the
 # machine of docs/quality.md, where solving took some 18 s of GPTQ's processor time.
 _SEARCH, _PRODUCT, _FACTOR = 6e-8, 7e-11, 5e-11
-_PIECE_VALUES, _PIECE_ROWS = 1 << 23, 256  # of a weight, that are worked on at a time
+_PIECE_VALUES, _PIECE_ROWS = 1 << 22, 256  # of a weight, that are worked on at a time
 
 
 @dataclass(frozen=True)

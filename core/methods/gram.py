@@ -6,46 +6,65 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from core.methods.factor import side_by_side
 from core.methods.transform import InputStatistics
+from core.progress import CancelToken
 from core.threads import worker_count
 from kernels import matrix
 
 _BAND = 2048  # rows of a Gram matrix that are added to at a time
+_PRODUCTS = 1 << 34  # multiplications between two looks at the token, on each core, of pairs of bfloat16
 _MIRRORED = 256  # and that are copied below the diagonal
 
 
 class Gram:
     """Mean of x xᵀ over rows x that come in pieces, float32 [K, K]. Nothing else of that size is held."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self, columns: int, token: CancelToken) -> None:
+        self._token = token
         self._total = np.zeros((columns, columns), np.float32)
         self.rows = 0
 
     def add(self, x: np.ndarray) -> None:
         """x: float32 [R, K]; where the processor multiplies bfloat16, rounded to it, as products do with it."""
         self.rows += len(x)
-        if matrix.add_gram(x, self._total, worker_count()):
-            return
-        size = len(self._total)
-        for start in range(0, size, _BAND):  # the triangle of bands from the diagonal on
-            self._total[start : start + _BAND, start:] += x[:, start : start + _BAND].T @ x[:, start:]
+        size, threads = len(self._total), worker_count()
+        step = max(64, 2 * threads * _PRODUCTS // size**2)
+        for start in range(0, len(x), step):
+            self._token.check()
+            if not matrix.add_gram(x[start : start + step], self._total, threads):
+                self._add_float(x[start:])
+                return
+
+    def _add_float(self, x: np.ndarray) -> None:
+        """The triangle of bands from the diagonal on."""
+        for start in range(0, len(self._total), _BAND):
+            right, total = x[:, start:], self._total[start:, start:]
+
+            def add(row: int, count: int, right: np.ndarray = right, total: np.ndarray = total) -> None:
+                stop = min(row + count, _BAND)
+                total[row:stop] += right[:, row:stop].T @ right
+
+            side_by_side(add, 0, min(_BAND, len(total)), right.size, self._token)
 
     def mean(self) -> np.ndarray:
         """All zero without rows. The sums are given away: nothing can be added any more."""
         total = self._total
         del self._total
-        total *= np.float32(1 / max(self.rows, 1))
         for start in range(0, len(total), _MIRRORED):
+            self._token.check()
             stop = start + _MIRRORED
+            total[start:stop, start:] *= np.float32(1 / max(self.rows, 1))
             corner = np.triu(total[start:stop, start:stop])
             total[start:stop, start:stop] = corner + np.triu(corner, 1).T
-            total[stop:, start:stop] = total[start:stop, stop:].T
+            for below in range(stop, len(total), _MIRRORED):  # corner by corner: rows of one lie in the cache
+                total[below : below + _MIRRORED, start:stop] = total[start:stop, below : below + _MIRRORED].T
         return total
 
 
-def gram(pieces: Iterable[np.ndarray], columns: int) -> tuple[np.ndarray, int]:
+def gram(pieces: Iterable[np.ndarray], columns: int, token: CancelToken) -> tuple[np.ndarray, int]:
     """Mean of x xᵀ over the rows of all pieces (float32 [R, K]) → float32 [K, K], and how many rows there were."""
-    found = Gram(columns)
+    found = Gram(columns, token)
     for x in pieces:
         found.add(x)
     return found.mean(), found.rows
@@ -60,31 +79,39 @@ def squares(pieces: Iterable[np.ndarray], columns: int) -> tuple[np.ndarray, int
     return total.astype(np.float32), rows
 
 
-def drift(pieces: Iterable[np.ndarray], full: Iterable[np.ndarray], columns: int) -> np.ndarray:
+def cross(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int, columns: int, token: CancelToken) -> np.ndarray:
+    """Mean of y xᵀ, float32 [rows, columns], over the tokens of all pairs y [R, rows] and x [R, columns]."""
+    total, tokens = np.zeros((rows, columns), np.float32), 0
+    for y, x in pairs:
+
+        def add(start: int, count: int, y: np.ndarray = y, x: np.ndarray = x) -> None:
+            stop = min(start + count, rows)
+            total[start:stop] += y[:, start:stop].T @ x
+
+        side_by_side(add, 0, rows, x.size, token)
+        tokens += len(x)
+    for start in range(0, rows, _MIRRORED):
+        token.check()
+        total[start : start + _MIRRORED] /= np.float32(max(tokens, 1))
+    return total
+
+
+def drift(pieces: Iterable[np.ndarray], full: Iterable[np.ndarray], columns: int, token: CancelToken) -> np.ndarray:
     """Mean of (x_full − x) xᵀ, float32 [K, K], over the same rows of both."""
-    total, rows = np.zeros((columns, columns), np.float32), 0
-    for x, wanted in zip(pieces, full, strict=True):
-        total += (wanted - x).T @ x
-        rows += len(x)
-    return total / np.float32(max(rows, 1))
+    return cross(((wanted - x, x) for x, wanted in zip(pieces, full, strict=True)), columns, columns, token)
 
 
-def input_statistics(
-    pieces: Iterable[np.ndarray], columns: int, rows: int, with_gram: bool, samples: int
-) -> InputStatistics:
+def input_statistics(pieces: Iterable[np.ndarray], columns: int, rows: int, samples: int) -> InputStatistics:
     """What transforms see of an input of so many rows; `samples` of them, evenly over all, are kept."""
     absolute, largest = np.zeros(columns, np.float64), np.zeros(columns, np.float32)
-    total = Gram(columns) if with_gram else None
     step = max(1, -(-rows // max(1, samples)))
     kept, seen = [np.zeros((0, columns), np.float32)], 0
     for x in pieces:
         size = np.abs(x)
         absolute += size.sum(axis=0, dtype=np.float64)
         np.maximum(largest, size.max(axis=0, initial=0.0), out=largest)
-        if total is not None:
-            total.add(x)
         kept.append(x[-seen % step :: step].copy())
         seen += len(x)
     count = max(seen, 1)
     mean = (absolute / count).astype(np.float32)
-    return InputStatistics(seen, mean, largest, total.mean() if total is not None else None, np.concatenate(kept))
+    return InputStatistics(seen, mean, largest, np.concatenate(kept))

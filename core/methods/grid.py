@@ -87,6 +87,19 @@ def quantized(numbers: Numbers, weight: np.ndarray, options: EncodeOptions, toke
     return joined(pieces)
 
 
+def valued(numbers: Numbers, codes: Codes, token: CancelToken) -> np.ndarray:
+    """`numbers.values` of a whole weight, float32 [R, K], piece by piece."""
+    rows, columns = codes.codes.shape
+    out = np.empty((rows, columns), np.float32)
+    step = max(1, _PIECE_VALUES // max(1, columns) // _PIECE_ROWS) * _PIECE_ROWS
+    if numbers.tile != 1 or isinstance(numbers, Codebook):
+        step = max(1, rows)
+    for start in range(0, rows, step):
+        token.check()
+        out[start : start + step] = numbers.values(codes.rows(start, start + step))
+    return out
+
+
 def grid_of(numbers: Numbers, chosen: Codes) -> Grid:
     """The levels of each group under the scales of codes [R, K]. Raises ValueError where `why_no_grid` says why."""
     if reason := why_no_grid(numbers):

@@ -37,21 +37,26 @@ class Orthogonal:
         """Multiply-adds for each value that is rotated."""
         return sum(len(f) for f in self.factors)
 
-    def right(self, x: np.ndarray, token: CancelToken | None = None) -> np.ndarray:
-        """x R, float32 [..., D]. Raises Cancelled."""
+    def right(self, x: np.ndarray, token: CancelToken | None = None, gain: np.ndarray | None = None) -> np.ndarray:
+        """x R, float32 [..., D]; gain: float32 [D], that the columns are multiplied with before. Raises Cancelled."""
+        before = self.signs if gain is None else gain * self.signs
         rows = np.ascontiguousarray(x, np.float32).reshape(-1, self.width)
         out = np.empty_like(rows)
         step = max(1, _PIECE // self.width)
         for start in range(0, len(rows), step):
             if token is not None:
                 token.check()
-            out[start : start + step] = self._multiply(rows[start : start + step] * self.signs)
+            out[start : start + step] = self._multiply(rows[start : start + step] * before)
         return out.reshape(x.shape)
 
     def left(self, x: np.ndarray, token: CancelToken | None = None) -> np.ndarray:
         """Rᵀ x, float32 [D, ...]. Raises Cancelled."""
-        columns = np.moveaxis(np.asarray(x, np.float32), 0, -1)
-        return np.ascontiguousarray(np.moveaxis(self.right(columns, token), -1, 0))
+        columns = np.asarray(x, np.float32).reshape(self.width, -1)
+        out = np.empty(columns.shape, np.float32)
+        step = max(1, _PIECE // self.width)
+        for start in range(0, columns.shape[1], step):  # copies of whole transposed matrices take long, too
+            out[:, start : start + step] = self.right(columns[:, start : start + step].T, token).T
+        return out.reshape(x.shape)
 
     def matrix(self) -> np.ndarray:
         """R, float32 [D, D]."""

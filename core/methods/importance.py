@@ -12,6 +12,7 @@ import numpy as np
 
 from core.calibration.imatrix import ImportanceMatrix
 from core.calibration.imatrix_file import read_imatrix, write_imatrix
+from core.calibration.loading import torch_ready
 from core.calibration.text import Samples, samples
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
@@ -44,6 +45,7 @@ def measured(
     known = _cached(path)
     if known is not None:
         return known
+    torch_ready(token)
     from core.calibration.statistics import measure_importance
 
     found = yield from measure_importance(checkpoint, text, token)

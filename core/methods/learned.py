@@ -8,24 +8,11 @@ no bits, and undo drift that rounding can not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
-from core.calibration.differentiable import BlockSteps, Check, no_check
-from core.contract import ElementType
-from core.formats.base import EncodeOptions, Method
-from core.formats.numbers import Codes, Integers, Numbers, joined
+from core.formats.numbers import Integers, Numbers
 from core.methods.block_method import BlockChoice, BlockProblem
 from core.progress import CancelToken
-from core.threads import worker_count
-
-_INSIDE = 0.49  # how far a latent is from its code at most, to begin with
-_PIECE = 4 << 20  # weights between two looks at the cancel token
-_JUDGED = 8  # samples by which the codes are compared with those that were begun with
-_TYPES = {ElementType.BF16: torch.bfloat16, ElementType.F16: torch.float16, ElementType.F32: torch.float32}
 
 
 @dataclass(frozen=True)
@@ -42,97 +29,8 @@ class LearnedSettings:
     seed: int = 0
 
 
-class Adam:
-    """Adam's direction for one tensor of factors (https://arxiv.org/abs/1412.6980), with β = 0.9, 0.95."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._mean, self._square, self._count = torch.zeros(shape), torch.zeros(shape), 0
-
-    def direction(self, grad: torch.Tensor) -> torch.Tensor:
-        self._count += 1
-        self._mean.lerp_(grad, 0.1)
-        self._square.lerp_(grad.square(), 0.05)
-        mean, square = self._mean / (1 - 0.9**self._count), self._square / (1 - 0.95**self._count)
-        return mean / (square.sqrt() + 1e-12)
-
-
-class LearnedMatrix:
-    """One matrix while it is learned.
-
-    weight: bfloat16 [N, K], what products are computed with; its gradient is what `update` takes.
-    """
-
-    def __init__(
-        self, weight: np.ndarray, codes: Codes, numbers: Integers, learn_codes: bool, check: Check = no_check
-    ) -> None:
-        self._numbers, self._top = numbers, float((1 << numbers.bits) - 1)
-        rows, columns = weight.shape
-        size = numbers.group or columns
-        groups = columns // size
-        self._start, self._learns = codes, learn_codes
-        self._base = torch.from_numpy(codes.codes).view(rows, groups, size)
-        self._first = torch.from_numpy(np.array(codes.scales, np.float32)).view(rows, groups, 1)
-        self._scale = self._first.clone()
-        zeros = np.full((rows, groups), 1 << (numbers.bits - 1)) if codes.zeros is None else codes.zeros
-        self._zero = torch.from_numpy(zeros.astype(np.float32)).view(rows, groups, 1)
-        # latents less the first codes: float16 tells apart what the last, smallest steps are
-        self._latent = torch.zeros((rows, groups, size) if learn_codes else 0, dtype=torch.float16)
-        self._adam = Adam((rows, groups, 1))
-        self._slope = torch.empty((rows, groups, 1))
-        self._piece = max(1, _PIECE // columns)
-        self.weight = torch.empty((rows, columns), dtype=torch.bfloat16, requires_grad=True)
-        source = torch.from_numpy(weight).view(rows, groups, size)
-        for r in self._rows(check):
-            if learn_codes:
-                exact = source[r] / self._first[r] + self._zero[r] - self._base[r]
-                self._latent[r] = exact.nan_to_num_().clamp_(-_INSIDE, _INSIDE)
-            self._refresh(r)
-
-    def update(self, code_rate: float, scale_rate: float, check: Check = no_check) -> None:
-        """One step against the gradient, which is forgotten."""
-        with torch.no_grad():
-            if self.weight.grad is None:  # an expert that no token met
-                return
-            grads, self.weight.grad = self.weight.grad.view(self._base.shape), None
-            for r in self._rows(check):
-                grad = grads[r].float()
-                self._slope[r] = (grad * self._offset(r)).sum(2, keepdim=True)
-                if self._learns and code_rate:
-                    latent = self._latent[r].float().sub_(grad.sign_(), alpha=code_rate)
-                    base = self._base[r]
-                    self._latent[r] = torch.clamp_(latent, -_INSIDE - base, self._top + _INSIDE - base)
-            if scale_rate:
-                self._scale -= scale_rate * self._first * self._adam.direction(self._slope * self._first)
-            for r in self._rows(check):
-                self._refresh(r)
-
-    def codes(self) -> Codes:
-        """What is stored: scales as the format's type rounds them."""
-        scales = self._scale[:, :, 0].to(_TYPES[self._numbers.scale]).float().numpy()
-        codes = torch.empty(self._base.shape, dtype=torch.uint8)
-        for r in self._rows(no_check):
-            codes[r] = self._codes(r)
-        return Codes(codes.view(self.weight.shape).numpy(), scales, self._start.zeros)
-
-    def _rows(self, check: Check) -> Iterator[slice]:
-        for start in range(0, len(self._base), self._piece):
-            check()
-            yield slice(start, start + self._piece)
-
-    def _refresh(self, r: slice) -> None:
-        with torch.no_grad():
-            self.weight[r] = (self._offset(r) * self._scale[r]).flatten(1)
-
-    def _codes(self, r: slice) -> torch.Tensor:
-        base = self._base[r].float()
-        return base.add_(self._latent[r]).round_().clamp_(0, self._top) if self._learns else base
-
-    def _offset(self, r: slice) -> torch.Tensor:
-        return self._codes(r).sub_(self._zero[r])
-
-
 class LearnedRounding:
-    """A `BlockMethod` (core.methods.block_method) that keeps one block in memory."""
+    """A `BlockMethod` (core.methods.block_method). A forecast needs no PyTorch."""
 
     def __init__(self, settings: LearnedSettings | None = None) -> None:
         self._settings = settings or LearnedSettings()
@@ -142,98 +40,6 @@ class LearnedRounding:
 
     def solve(self, problem: BlockProblem, token: CancelToken) -> BlockChoice:
         """Raises ValueError for numbers that are no integers and for samples of another length than `run` has."""
-        settings, run = self._settings, problem.run.checked(token.check)
-        rows, length = len(problem.hidden), run.length
-        if rows % length or len(problem.full) != rows:
-            raise ValueError(f"{rows} and {len(problem.full)} rows are not the same samples of {length} tokens")
-        floats = {n: torch.from_numpy(m).to(torch.bfloat16) for n, m in problem.weights.matrices.items()}
-        source = {n: torch.from_numpy(v) for n, v in problem.weights.vectors.items()}
-        gains = {n: v.clone() for n, v in source.items()}
-        target = _outputs(run, problem.full, floats, source)
-        floats = {n: m for n, m in floats.items() if n not in problem.numbers}
-        inverse = target.square().mean(1, keepdim=True).clamp_min_(1e-20).reciprocal_()
-        judged = torch.arange(rows).view(-1, length)[:: max(1, rows // length // _JUDGED)].flatten()
+        from core.methods.learning import Learning
 
-        def error(outputs: torch.Tensor) -> float:
-            return float(((outputs - target[judged]).square().mean(1) * inverse[judged, 0]).double().mean())
-
-        start = {n: _start(problem, n, token) for n in problem.numbers}
-        learned = {n: self._matrix(problem, n, start[n], token.check) for n in problem.numbers}
-        before = error(_outputs(run, problem.hidden[judged], _weights(floats, learned), source))
-        self._descend(problem, run, target, inverse, floats, learned, gains, token)
-        codes = {n: m.codes() for n, m in learned.items()}
-        gains = {n: v.detach() for n, v in gains.items()}
-        hidden = _outputs(run, problem.hidden, floats | _stored(problem, codes), gains)
-        after = error(hidden[judged])
-        if not after <= before:
-            hidden = _outputs(run, problem.hidden, floats | _stored(problem, start), source)
-            return BlockChoice(start, {}, before, before, hidden, target)
-        changed = {n: v.numpy() for n, v in gains.items()} if settings.gain_rate else {}
-        return BlockChoice(codes, changed, before, after, hidden, target)
-
-    def _matrix(self, problem: BlockProblem, name: str, start: Codes, check: Check) -> LearnedMatrix:
-        numbers = problem.numbers[name]
-        assert isinstance(numbers, Integers)
-        return LearnedMatrix(problem.weights.matrices[name], start, numbers, self._settings.code_rate > 0, check)
-
-    def _descend(
-        self,
-        problem: BlockProblem,
-        run: BlockSteps,
-        target: torch.Tensor,
-        inverse: torch.Tensor,
-        floats: Mapping[str, torch.Tensor],
-        learned: Mapping[str, LearnedMatrix],
-        gains: Mapping[str, torch.Tensor],
-        token: CancelToken,
-    ) -> None:
-        settings = self._settings
-        samples = len(problem.hidden) // run.length
-        batch = min(samples, max(1, settings.tokens // run.length))
-        steps = max(1, round(settings.epochs * samples / batch))
-        rng = np.random.default_rng([settings.seed, problem.layer])
-        order = np.concatenate([rng.permutation(samples) for _ in range(-(-steps * batch // samples))])
-        hidden, wanted, share = (t.view(samples, run.length, -1) for t in (problem.hidden, target, inverse))
-        tuned = list(gains.values()) if settings.gain_rate else []
-        adams = [Adam(tuple(v.shape)) for v in tuned]
-        for v in tuned:
-            v.requires_grad_()
-        for step in range(steps):
-            some = torch.from_numpy(order[step * batch : (step + 1) * batch])
-            y = run(hidden[some].flatten(0, 1), _weights(floats, learned), gains)
-            ((y - wanted[some].flatten(0, 1)).square().mean(1) * share[some].view(-1)).mean().backward()
-            left = 1 - step / steps
-            for matrix in learned.values():
-                matrix.update(settings.code_rate * left, settings.scale_rate * left, token.check)
-            with torch.no_grad():
-                for v, adam in zip(tuned, adams, strict=True):
-                    if v.grad is not None:
-                        v.sub_(settings.gain_rate * left * v.abs() * adam.direction(v.grad))
-                        v.grad = None
-
-
-def _start(problem: BlockProblem, name: str, token: CancelToken) -> Codes:
-    if name in problem.start:
-        return problem.start[name]
-    weight, numbers = problem.weights.matrices[name], problem.numbers[name]
-    options = EncodeOptions(method=Method.SEARCH, threads=worker_count())
-    step, pieces = max(1, _PIECE // weight.shape[1]), []
-    for at in range(0, len(weight), step):
-        token.check()
-        pieces.append(numbers.quantize(weight[at : at + step], options))
-    return joined(pieces)
-
-
-def _weights(floats: Mapping[str, torch.Tensor], learned: Mapping[str, LearnedMatrix]) -> dict[str, torch.Tensor]:
-    return {**floats, **{n: m.weight for n, m in learned.items()}}
-
-
-def _stored(problem: BlockProblem, codes: Mapping[str, Codes]) -> dict[str, torch.Tensor]:
-    return {n: torch.from_numpy(problem.numbers[n].values(c)).to(torch.bfloat16) for n, c in codes.items()}
-
-
-def _outputs(
-    run: BlockSteps, hidden: torch.Tensor, matrices: Mapping[str, torch.Tensor], gains: Mapping[str, torch.Tensor]
-) -> torch.Tensor:
-    with torch.no_grad():
-        return torch.cat([run(x, matrices, gains) for x in hidden.split(run.length)])
+        return Learning(self._settings).solve(problem, token)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from core.calibration.forward import BlockForward, Product
+from core.calibration.forward import BlockForward
 from core.calibration.imatrix import ImportanceMatrix, gather
 from core.calibration.text import Samples
 from core.checkpoint.base import Checkpoint, Container
@@ -23,17 +23,16 @@ from core.contract import ElementType
 from core.formats import EncodeOptions, Format, Method
 from core.formats.numbers import Codes, Integers, Numbers
 from core.methods.block_method import BlockMethod, BlockProblem
-from core.methods.gram import drift, gram, input_statistics, squares
+from core.methods.choosing import FEW_TOKENS, Choosing, Collecting, MeanSquares
+from core.methods.grid import quantized
 from core.methods.prepare import can_choose
-from core.methods.problem import Problem
 from core.methods.progress import BlockProgress
 from core.methods.scratch import BlockFile, Scratch
 from core.methods.steps import Steps
-from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
+from core.methods.transform import BlockWeights, InputStatistics
 from core.methods.view import CalibratedCheckpoint, ChangedTensor, Part, SolvedWeight, untied_head
 from core.plan import Action, Plan
 from core.progress import CancelToken
-from core.runtime.decoder import POST_NORMS
 from core.runtime.weights import Slot
 from core.tensor_info import TensorInfo
 from core.threads import worker_count
@@ -41,7 +40,6 @@ from core.units import format_count
 
 STATE_SECONDS = 10.0  # of work that a crash may cost; blocks that take longer are each recorded
 _OUTER = "outer"
-FEW_TOKENS = 512  # an expert that meets fewer is also shown what the others do
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def calibrate_weights(
     job = hashlib.sha256(
         json.dumps([plan.source_fingerprint, plan.recipe.to_json(), samples.fingerprint]).encode()
     ).hexdigest()
-    folder = Scratch(scratch, job, resume)
+    folder = Scratch(scratch, job, resume, token)
     walk = _Walk(plan, checkpoint, samples, steps, folder, token)
     yield from walk.run()
     importance = walk.importance() if steps.measures_importance else None
@@ -143,7 +141,7 @@ class _Walk:
             yield BlockProgress(layer, forward.layers, next(reversed(solved), ""))
             return
         originals = weights.copy() if steps.follows_full else None
-        choosing = _Choosing(self._formats, self._numbers, steps, forward, self._token)
+        choosing = Choosing(self._formats, self._numbers, steps, forward, self._token)
         forward.run(layer, weights, choosing, originals, forget=True)
         yield BlockProgress(layer, forward.layers, next(reversed(choosing.solved), ""))
         name = f"{layer:06}"
@@ -157,9 +155,12 @@ class _Walk:
         assert forward.full is not None
         numbers = {name: self._numbers[name] for name in weights.matrices if name in self._numbers}
         run = forward.steps(layer)
-        seen = _Squares()
+        seen = MeanSquares()
         forward.run(layer, weights.copy(), seen, advance=False)
-        start = {n: _searched(weights.matrices[n], numbers[n], seen.means.get(n)) for n in numbers}
+        start = {}
+        for name, own in numbers.items():
+            options = EncodeOptions(Method.SEARCH, importance=seen.means.get(name), threads=worker_count())
+            start[name] = quantized(own, weights.matrices[name], options, self._token)
         problem = BlockProblem(layer, run, weights, numbers, start, forward.hidden, forward.full)
         choice = learner.solve(problem, self._token)
         forward.hidden, forward.full = choice.hidden, choice.full
@@ -180,7 +181,7 @@ class _Walk:
         transforms = self._steps.transforms
         if not any(t.needs_statistics for t in transforms):
             return {}
-        seen = _Collecting(any(t.needs_gram for t in transforms))
+        seen = Collecting()
         enough = self._steps.statistics_tokens(self._forward.config)
         samples = None if enough is None else -(-enough // self._forward.ids.shape[1])
         self._forward.run(layer, weights, seen, advance=False, samples=samples)
@@ -261,115 +262,3 @@ def formats_of_slots(plan: Plan, slots: Mapping[str, Slot]) -> dict[str, Format]
         for s in t.source.sources
     }
     return {name: by_tensor[s.stored.name] for name, s in slots.items() if s.stored.name in by_tensor}
-
-
-@dataclass
-class _Choosing:
-    """Replaces each weight by what will be stored of it, just before its output is computed."""
-
-    formats: Mapping[str, Format]
-    numbers: Mapping[str, Numbers]
-    steps: Steps
-    forward: BlockForward
-    token: CancelToken
-    solved: dict[str, Codes] = field(default_factory=dict)
-    squares: dict[str, tuple[np.ndarray, int]] = field(default_factory=dict)
-    experts: list[int] = field(default_factory=list)  # how many tokens each met
-    _everyone: np.ndarray | None = None  # Gram matrix of what all experts of the block are offered
-
-    def product(self, product: Product, weights: BlockWeights) -> None:
-        if self.steps.measures_importance:
-            self.squares |= dict.fromkeys(product.names, squares(product.pieces(), product.columns))
-        wanted = [name for name in product.names if name in self.numbers]
-        if wanted:
-            self._solve(product, weights, wanted)
-        for name in product.names:
-            if name in self.formats and name not in self.numbers:
-                total, rows = self.squares.get(name, (None, 0))
-                means = None if total is None or not rows else total / np.float32(rows)
-                weights.matrices[name] = _encoded(weights.matrices[name], self.formats[name], means)
-
-    def _solve(self, product: Product, weights: BlockWeights, names: Sequence[str]) -> None:
-        solver = self.steps.solver
-        assert solver is not None
-        found, tokens = gram(product.pieces(), product.columns)
-        if product.everyone is not None:
-            self.experts.append(tokens)
-            if tokens < FEW_TOKENS:
-                found = self._with_others(found, tokens, product)
-        moved = None if product.full is None else drift(product.pieces(), product.full(), product.columns)
-        missing = self._missing(product, names[0]) if product.full is not None else None
-        for name in names:
-            self.token.check()
-            numbers = self.numbers[name]
-            codes = solver.solve(
-                Problem(name, weights.matrices[name], found, moved, tokens, numbers, missing=missing), self.token
-            )
-            self.solved[name] = codes
-            weights.matrices[name] = numbers.values(codes)
-
-    def _missing(self, product: Product, name: str) -> np.ndarray | None:
-        """What the residual stream lacks beside the unchanged model's, for a weight that adds to it."""
-        forward = self.forward
-        if forward.full is None or not adds_to_residual(name, forward.config.architecture):
-            return None
-        total = np.zeros((forward.config.hidden, product.columns), np.float32)
-        at = 0
-        for x in product.pieces():
-            total += (forward.full[at : at + len(x)] - forward.hidden[at : at + len(x)]).numpy().T @ x
-            at += len(x)
-        return total / np.float32(max(at, 1))
-
-    def _with_others(self, own: np.ndarray, tokens: int, product: Product) -> np.ndarray:
-        """What an expert with few tokens may expect: its own count as they are, the rest is like everyone's."""
-        assert product.everyone is not None
-        if self._everyone is None:
-            self._everyone, _ = gram(product.everyone(), product.columns)
-        share = np.float32(tokens / FEW_TOKENS)
-        return share * own + (1 - share) * self._everyone
-
-
-@dataclass
-class _Squares:
-    """Mean squares of each input of a block that is not changed."""
-
-    means: dict[str, np.ndarray] = field(default_factory=dict)
-
-    def product(self, product: Product, weights: BlockWeights) -> None:
-        total, rows = squares(product.pieces(), product.columns)
-        if rows:
-            self.means |= dict.fromkeys(product.names, total / np.float32(rows))
-
-
-def _searched(weight: np.ndarray, numbers: Numbers, importance: np.ndarray | None) -> Codes:
-    """What a search chooses that heeds importance: where learning starts."""
-    options = EncodeOptions(method=Method.SEARCH, importance=importance, threads=worker_count())
-    return numbers.quantize(weight, options)
-
-
-def adds_to_residual(name: str, architecture: str) -> bool:
-    """Whether a product's output is added to the residual stream as it is; an expert's is weighed before."""
-    part = name.split(".")[2] if name.startswith("blk.") else ""
-    dense = name.count(".") == 3
-    return dense and part in ("attn_output", "ffn_down") and architecture not in POST_NORMS
-
-
-def _encoded(weight: np.ndarray, form: Format, importance: np.ndarray | None) -> np.ndarray:
-    """What is left of a weight in a format, float32 [N, K]."""
-    options = EncodeOptions(method=Method.SEARCH, importance=importance, threads=worker_count())
-    if form.needs_amax:
-        options = form.fit(lambda: iter([weight]), options)
-    parts = [np.ascontiguousarray(p).reshape(-1).view(np.uint8) for p in form.encode(weight, options)]
-    return form.decode(parts, *weight.shape)
-
-
-@dataclass
-class _Collecting:
-    """Measures each input of a block that is not changed."""
-
-    with_gram: bool
-    statistics: dict[str, InputStatistics] = field(default_factory=dict)
-
-    def product(self, product: Product, weights: BlockWeights) -> None:
-        found = input_statistics(product.pieces(), product.columns, product.rows, self.with_gram, SAMPLE_ROWS)
-        self.statistics |= dict.fromkeys(product.names, found)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from core.calibration.loading import torch_ready
 from core.calibration.settings import CalibrationText
 from core.checkpoint.base import Checkpoint
 from core.disk import disk_errors
@@ -123,6 +124,7 @@ def prepare_weights(
         weights = by_output(plan.tensors, found.for_checkpoint(checkpoint, checkpoint.architecture))
         notes = (*(text.warnings if text else ()), *found.remarks, *left_out(plan.tensors, weights))
         return replace(unprepared(plan, checkpoint), importance=weights, notes=notes)
+    torch_ready(token)
     from core.methods.pipeline import calibrate_weights
 
     assert text is not None

@@ -31,7 +31,6 @@ class Rotation:
 
     seed: int = 0
     needs_statistics = False
-    needs_gram = False
     enough_tokens: ClassVar[int | None] = 0
 
     def why_not(self, config: DecoderConfig) -> str:
@@ -64,7 +63,7 @@ class Rotation:
         turn = self._hidden(config)
         gain = weights.vectors["output_norm.weight"]
         weights.matrices["token_embd.weight"] = turn.right(weights.matrices["token_embd.weight"], token)
-        weights.matrices["output.weight"] = turn.right(weights.matrices["output.weight"] * gain, token)
+        weights.matrices["output.weight"] = turn.right(weights.matrices["output.weight"], token, gain)
         weights.vectors["output_norm.weight"] = np.ones_like(gain)
 
     def block(
@@ -85,7 +84,7 @@ class Rotation:
                 gain = weights.vectors[fold.producer]
                 weights.vectors[fold.producer] = np.ones_like(gain)
                 for name in fold.consumers:
-                    weights.matrices[name] = turn.right(weights.matrices[name] * gain, token)
+                    weights.matrices[name] = turn.right(weights.matrices[name], token, gain)
             parts = feed_forward_parts(layer, weights)
             for name in (f"{at}attn_output.weight", *(down for _, _, down in parts)):
                 weights.matrices[name] = turn.left(weights.matrices[name], token)
@@ -98,8 +97,8 @@ class Rotation:
     def _turn_heads(self, config: DecoderConfig, at: str, weights: BlockWeights, token: CancelToken) -> None:
         turn, name, bias = self._head(config), f"{at}attn_v.weight", f"{at}attn_v.bias"
         values = weights.matrices[name].reshape(config.kv_heads, config.head_dim, -1)
-        turned = turn.right(np.ascontiguousarray(values.transpose(0, 2, 1)), token)
-        weights.matrices[name] = np.ascontiguousarray(turned.transpose(0, 2, 1)).reshape(-1, values.shape[2])
+        turned = [turn.left(head, token) for head in values]  # Rᵀ V: the head's values v become v R
+        weights.matrices[name] = np.concatenate(turned)
         if bias in weights.vectors:
             weights.vectors[bias] = turn.right(weights.vectors[bias].reshape(-1, config.head_dim)).reshape(-1)
         out = f"{at}attn_output.weight"

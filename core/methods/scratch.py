@@ -11,21 +11,24 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from core.disk import disk_errors
 from core.errors import UserError
 from core.formats.numbers import Codes
 from core.preferences import scratch_folder
+from core.progress import CancelToken
 
 _JOB = "job.json"
 _STATE = "state.safetensors"
 _ARRAYS = ("codes", "scales", "zeros", "offsets")
+_TYPES = {"<f8": "F64", "<f4": "F32", "<i4": "I32", "|u1": "U8"}  # numpy's names → those of safetensors
+_PIECE = 32 << 20  # bytes that are written, and synced, between two looks at the token
 
 
 def scratch_path(output: Path) -> Path:
@@ -48,8 +51,8 @@ def remove_scratch(output: Path) -> None:
 class Scratch:
     """One job's folder. job: names the source, the recipe and the text; another job's folder is emptied."""
 
-    def __init__(self, output: Path, job: str, resume: bool) -> None:
-        self.folder = scratch_path(output)
+    def __init__(self, output: Path, job: str, resume: bool, token: CancelToken) -> None:
+        self.folder, self._token = scratch_path(output), token
         self._output = output
         with disk_errors(output):
             if not (resume and self._is_of(job)):
@@ -123,17 +126,34 @@ class Scratch:
             return None
         return layer, arrays
 
-    def _write(self, path: Path, arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
+    def _write(self, path: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, str]) -> None:
+        """A safetensors file, in pieces: a block of a large model takes seconds. Raises UserError, Cancelled."""
         part = path.with_name(path.name + ".part")
-        with disk_errors(self._output):
-            try:
-                save_file(arrays or {"nothing": np.zeros(0, np.uint8)}, part, metadata)
-            except SafetensorError as problem:  # it reports the disk's errors as its own
-                raise UserError(
-                    f"{part.name} could not be written: {problem}.", "Check the room on the disk, then resume the run."
-                ) from problem
-            with part.open("rb+") as file:
+        header: dict[str, Any] = {"__metadata__": dict(metadata)}
+        ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)  # so that each starts at its own multiple
+        end = 0
+        for name, a in ordered:
+            header[name] = {"dtype": _TYPES[a.dtype.str], "shape": a.shape, "data_offsets": [end, end + a.nbytes]}
+            end += a.nbytes
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        try:
+            with disk_errors(self._output), part.open("wb") as file:
+                file.write(len(text).to_bytes(8, "little") + text)
+                for _, a in ordered:
+                    view = memoryview(np.ascontiguousarray(a).reshape(-1).view(np.uint8))
+                    for start in range(0, len(view), _PIECE):
+                        self._token.check()
+                        file.write(view[start : start + _PIECE])
+                        file.flush()
+                        os.fsync(file.fileno())
+                file.flush()
                 os.fsync(file.fileno())
+        except BaseException:
+            with suppress(OSError):
+                part.unlink()
+            raise
+        with disk_errors(self._output):
             part.replace(path)
 
 

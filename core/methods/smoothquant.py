@@ -16,7 +16,8 @@ from core.formats.base import EncodeOptions, Method
 from core.formats.float4 import Float4
 from core.formats.float8 import Float8
 from core.formats.numbers import Integers, Numbers
-from core.methods.folding import Fold, folds, input_of
+from core.methods.folding import Fold, folds, input_of, scaled
+from core.methods.grid import quantized, valued
 from core.methods.looks import ROWS, Look, looks, product_energy
 from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
 from core.models.config import DecoderConfig
@@ -24,6 +25,7 @@ from core.progress import CancelToken
 from core.threads import worker_count
 
 _ALPHAS = tuple(i / 10 for i in range(1, 10))
+_PIECE = 4 << 20  # values between two looks at the token
 _QUANTIZING = 128  # multiply-adds that take as long as the choice of one code, about
 _RATE = 3e10  # multiply-adds a second of one core with AVX2, about
 
@@ -38,7 +40,6 @@ class SmoothQuant:
     alpha: float | None = None
     method: Method = Method.SEARCH
     needs_statistics = True
-    needs_gram = False
     enough_tokens: ClassVar[int | None] = None  # one of them has the largest value
 
     def why_not(self, config: DecoderConfig) -> str:
@@ -74,7 +75,7 @@ class SmoothQuant:
             scale = self.scale(fold, weights, after, numbers, token)
             if scale is None:
                 continue
-            wide = fold.apply(weights, scale)
+            wide = fold.apply(weights, scale, token)
             after |= {name: after[name].divided(wide) for name in fold.consumers if name in after}
         return after
 
@@ -97,10 +98,13 @@ class SmoothQuant:
         seen = looks(fold.consumers, weights, statistics, numbers)
         if known is None or not seen or (producer is not None and producer.tile != 1):
             return None
-        sizes = [np.abs(weights.matrices[n]).max(axis=0) for n in fold.consumers if n in numbers]
+        sizes = [largest_of_columns(weights.matrices[n], token) for n in fold.consumers if n in numbers]
         x = fold.channels(known.max_abs, largest=True)
         w = fold.channels(np.max(sizes, axis=0), largest=True)
-        wanted = [look.sample @ look.weight.T for look in seen]
+        wanted = []
+        for look in seen:
+            token.check()
+            wanted.append(look.sample @ look.weight.T)
 
         def error(scale: np.ndarray) -> float:
             wide = fold.columns(scale)
@@ -117,12 +121,23 @@ class SmoothQuant:
     def _error(self, look: Look, wanted: np.ndarray, scale: np.ndarray, token: CancelToken) -> float:
         """Σ over tokens and rows of the squared change of the output, float32 [R, N] as `wanted`."""
         token.check()
-        weight = look.weight * scale
-        options = EncodeOptions(self.method, amax=float(np.abs(weight).max(initial=0.0)), threads=worker_count())
-        weight = look.numbers.values(look.numbers.quantize(weight, options))
+        weight = scaled(look.weight, scale, token)
+        amax = float(largest_of_columns(weight, token).max(initial=0.0))
+        options = EncodeOptions(self.method, amax=amax, threads=worker_count())
+        weight = valued(look.numbers, quantized(look.numbers, weight, options, token), token)
         largest = float((look.statistics.max_abs / scale).max(initial=0.0))
         given = rounded_inputs(look.sample / scale, look.numbers, largest)
         return look.factor * product_energy(given, weight, token, less=wanted)
+
+
+def largest_of_columns(weight: np.ndarray, token: CancelToken) -> np.ndarray:
+    """Of |w|, float32 [N, K] → [K]."""
+    found = np.zeros(weight.shape[1], np.float32)
+    step = max(1, _PIECE // weight.shape[1])
+    for start in range(0, len(weight), step):
+        token.check()
+        np.maximum(found, np.abs(weight[start : start + step]).max(axis=0), out=found)
+    return found
 
 
 def smoothing(x_max: np.ndarray, w_max: np.ndarray, alpha: float) -> np.ndarray:

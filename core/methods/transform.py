@@ -19,21 +19,19 @@ SAMPLE_ROWS = 256
 class InputStatistics:
     """The input of one or several weights over the calibration text, in the unquantized block.
 
-    tokens: how many. mean_abs, max_abs: float32 [K], of |x|. gram: float32 [K, K], the mean of x xᵀ, or None where the
-    transform `needs_gram` not. sample: float32 [R, K], some of the tokens, evenly over the text, R ≤ SAMPLE_ROWS.
+    tokens: how many. mean_abs, max_abs: float32 [K], of |x|. sample: float32 [R, K], some of the tokens, evenly over
+    the text, R ≤ SAMPLE_ROWS.
     """
 
     tokens: int
     mean_abs: np.ndarray
     max_abs: np.ndarray
-    gram: np.ndarray | None
     sample: np.ndarray
 
     def divided(self, scale: np.ndarray) -> InputStatistics:
         """Those of x / scale, float32 [K], positive."""
-        gram = None if self.gram is None else self.gram / scale / scale[:, None]
         return InputStatistics(
-            self.tokens, self.mean_abs / scale, self.max_abs / scale, gram, np.ascontiguousarray(self.sample / scale)
+            self.tokens, self.mean_abs / scale, self.max_abs / scale, np.ascontiguousarray(self.sample / scale)
         )
 
 
@@ -56,12 +54,11 @@ class BlockWeights:
 class BlockTransform(Protocol):
     """One transform with its settings.
 
-    needs_statistics: of the block's inputs, by the name of each weight; needs_gram: with Gram matrices. enough_tokens:
-    how many, from all over the text, tell as much as all do; None where it takes all.
+    needs_statistics: of the block's inputs, by the name of each weight. enough_tokens: how many, from all over the
+    text, tell as much as all do; None where it takes all.
     """
 
     needs_statistics: bool
-    needs_gram: bool
     enough_tokens: ClassVar[int | None]
 
     def why_not(self, config: DecoderConfig) -> str:

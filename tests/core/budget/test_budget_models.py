@@ -16,7 +16,6 @@ from job_help import drive
 from safetensors.numpy import load_file, save_file
 
 from core.budget.device import budget_of, find_device
-from core.budget.measure import reconstructed
 from core.budget.recipes import best, curve
 from core.budget.sensitivity import cost, sensitivities
 from core.budget.table import Sensitivities
@@ -30,6 +29,7 @@ from core.formats import find_format
 from core.hardware.table import known_devices
 from core.memory import kv_bytes, workspace_bytes
 from core.methods.choice import Calibrated, DataMethod
+from core.methods.rounded import rounded
 from core.models import model_shape
 from core.plan import make_plan
 from core.progress import CancelToken
@@ -103,7 +103,7 @@ def test_predictions_agree_with_transformers(tiny: Callable[[str], Path], tmp_pa
         name = names[unit.name]
         for option in (o for o in unit.options if o.format in ("Q4_0", "Q5_1")):
             form = find_format(option.format, "gguf")
-            own = reconstructed(weights[name], form, None, CancelToken())
+            own = rounded(weights[name], form, None, CancelToken())
             save_file({**weights, name: own}, changed / "model.safetensors", {"format": "pt"})
             other = distributions(changed, ids)
             direct.append(float((np.exp(true) * (true - other)).sum(axis=1).mean()))

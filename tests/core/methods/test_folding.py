@@ -8,6 +8,7 @@ from block_models import bfloat16
 
 from core.methods.folding import Fold
 from core.methods.transform import BlockWeights
+from core.progress import CancelToken
 
 
 def block(gain: np.ndarray) -> BlockWeights:
@@ -22,7 +23,7 @@ def test_gain_times_columns_is_kept_and_the_gain_fits_16_bits(less_one: bool) ->
     gain = bfloat16(rng.standard_normal(256).astype(np.float32)) + less
     before = block(gain)
     after = before.copy()
-    Fold(("w",), "g", True, less_one).apply(after, np.exp(rng.uniform(-3, 3, 256)).astype(np.float32))
+    Fold(("w",), "g", True, less_one).apply(after, np.exp(rng.uniform(-3, 3, 256)).astype(np.float32), CancelToken())
     product = after.matrices["w"].astype(np.float64) * after.vectors["g"]
     np.testing.assert_allclose(product, before.matrices["w"].astype(np.float64) * gain, rtol=3e-7)
     stored = after.vectors["g"] - less
@@ -37,7 +38,7 @@ def test_gain_times_columns_is_kept_and_the_gain_fits_16_bits(less_one: bool) ->
 def test_a_gain_that_leaves_the_range_stays(gain: float) -> None:
     before = block(np.full(4, gain, np.float32))
     after = before.copy()
-    wide = Fold(("w",), "g", True).apply(after, np.array([0.01, 0.01, 4096, 4096], np.float32))
+    wide = Fold(("w",), "g", True).apply(after, np.array([0.01, 0.01, 4096, 4096], np.float32), CancelToken())
     product = after.matrices["w"].astype(np.float64) * after.vectors["g"]
     np.testing.assert_allclose(product, before.matrices["w"].astype(np.float64) * gain, rtol=3e-7)
     assert np.isfinite(wide).all()
@@ -51,7 +52,7 @@ def test_values_of_a_head_that_queries_share() -> None:
     weights = BlockWeights({"attn_v.weight": v, "o": o}, {"attn_v.bias": np.ones(6, np.float32)})
     fold = Fold(("o",), "attn_v.weight", False, share=2, head=3)
     scale = np.array([1, 2, 4, 8, 16, 32], np.float32)
-    wide = fold.apply(weights, scale)
+    wide = fold.apply(weights, scale, CancelToken())
     np.testing.assert_array_equal(wide, [1, 2, 4, 1, 2, 4, 8, 16, 32, 8, 16, 32])
     np.testing.assert_array_equal(weights.matrices["attn_v.weight"], v / scale[:, None])
     np.testing.assert_array_equal(weights.vectors["attn_v.bias"], 1 / scale)

@@ -18,7 +18,8 @@ from core.errors import Cancelled
 from core.formats.base import EncodeOptions, Method
 from core.formats.numbers import Codes, Integers, Numbers
 from core.methods.block_method import BlockChoice, BlockProblem
-from core.methods.learned import LearnedMatrix, LearnedRounding, LearnedSettings
+from core.methods.learned import LearnedRounding, LearnedSettings
+from core.methods.learning import LearnedMatrix
 from core.methods.transform import BlockWeights
 from core.progress import CancelToken
 

@@ -25,7 +25,7 @@ TEXT = CalibrationText(samples=2, length=24)
 
 def test_rows_that_did_not_change_are_the_sources(tmp_path: Path) -> None:
     write_model(tmp_path / "phi3", "phi3")
-    scratch = Scratch(tmp_path / "out", "job", resume=False)
+    scratch = Scratch(tmp_path / "out", "job", False, CancelToken())
     name = "model.layers.1.self_attn.qkv_proj.weight"
     with open_checkpoint(tmp_path / "phi3") as source:
         tensor = source.tensor(name)

@@ -43,7 +43,7 @@ def planted(folder: Path, size: float, everywhere: bool = True) -> ChangedModel:
                 continue
             scale = np.ones(len((block.vectors if fold.is_gain else block.matrices)[fold.producer]), np.float32)
             scale[rng.choice(len(scale), 4, replace=False)] /= size
-            fold.apply(block, scale)
+            fold.apply(block, scale, TOKEN)
     return model
 
 
@@ -135,8 +135,8 @@ def test_the_statistics_of_a_changed_block_are_told(folder: Path) -> None:
     for name, have in told.items():
         np.testing.assert_allclose(have.max_abs, again[name].max_abs, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(have.mean_abs, again[name].mean_abs, rtol=1e-4, atol=1e-6)
-        scale = np.abs(again[name].gram).max()
-        np.testing.assert_allclose(have.gram, again[name].gram, atol=1e-4 * scale)
+        scale = np.abs(again[name].sample).max()
+        np.testing.assert_allclose(have.sample, again[name].sample, atol=1e-4 * scale)
 
 
 @pytest.mark.parametrize("transform", [Awq(), SmoothQuant(), SmoothQuant(0.5), Rotation()])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from block_models import ChangedModel, apart
+from block_models import TOKEN, ChangedModel, apart
 from decoder_models import CAPACITY, MODELS, write_model
 
 from core.formats.numbers import Integers
@@ -25,7 +25,7 @@ def fold_anything(model: ChangedModel) -> None:
     for i, block in enumerate(model.blocks):
         for fold in folds(model.config, i, block):
             width = len((block.vectors if fold.is_gain else block.matrices)[fold.producer])
-            fold.apply(block, np.exp(rng.uniform(-2, 2, width)).astype(np.float32))
+            fold.apply(block, np.exp(rng.uniform(-2, 2, width)).astype(np.float32), TOKEN)
 
 
 CHANGES: dict[str, Callable[[ChangedModel], None]] = {
