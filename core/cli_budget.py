@@ -163,6 +163,8 @@ def _drive(checkpoint: Checkpoint, wish: Wish, token: CancelToken, quiet: bool) 
             if terminal:
                 print("\r\x1b[K", end="", file=sys.stderr, flush=True)
             found: Sensitivities = stop.value
+            for note in found.notes if sys.stderr is not None else ():
+                print(note, file=sys.stderr)
             return found
         if not said and not quiet and sys.stderr is not None:
             said, expected = True, cost(checkpoint, wish)

@@ -137,10 +137,11 @@ def free_bytes(folder: Path) -> int:
     return -1
 
 
-def too_little_room(folder: Path, free: int, needed: int, missing: int) -> tuple[str, str]:
-    """A sentence and a next step for an output that does not fit."""
+def too_little_room(folder: Path, free: int, needed: int, missing: int, beside: int = 0) -> tuple[str, str]:
+    """A sentence and a next step for an output that does not fit. beside: bytes that are needed until it is done."""
+    more = f", and {format_bytes(beside)} beside it until it is done" if beside else ""
     return (
-        f"The disk of {printable(str(folder))} has {format_bytes(free)} free; this needs {format_bytes(needed)}.",
+        f"The disk of {printable(str(folder))} has {format_bytes(free)} free; this needs {format_bytes(needed)}{more}.",
         f"Free {format_bytes(missing)} more, or choose a folder on another disk.",
     )
 

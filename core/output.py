@@ -25,8 +25,18 @@ from kernels import stretches
 RESERVE = 16_000_000  # bytes left free beside the output, for the journal and the file system's own needs
 
 
-def check_output(output: Path, checkpoint: Checkpoint, layout: Layout, overwrite: bool) -> None:
-    """Refuse an output that would harm something: the source, an existing file, or a disk without room."""
+def check_output(
+    output: Path,
+    checkpoint: Checkpoint,
+    layout: Layout,
+    overwrite: bool,
+    beside: int = RESERVE,
+    work: Path | None = None,
+) -> None:
+    """Refuse an output that would harm something: the source, an existing file, or a disk without room.
+
+    beside, work: as `check_space`.
+    """
     with disk_errors(output):
         if not output.name:
             raise UserError(f"{output} has no name that could be given to the output.", "Name a file or a new folder.")
@@ -43,7 +53,7 @@ def check_output(output: Path, checkpoint: Checkpoint, layout: Layout, overwrite
             if layout.folder or not output.is_file():
                 raise UserError(f"{output} exists already, and only files are replaced.", "Choose another name.")
         output.parent.mkdir(parents=True, exist_ok=True)
-        check_space(output, layout)
+        check_space(output, layout, beside, work)
 
 
 def _check_source(output: Path, checkpoint: Checkpoint, layout: Layout) -> None:
@@ -102,13 +112,39 @@ def check_memory(expected: int) -> None:
         )
 
 
-def check_space(output: Path, layout: Layout) -> None:
-    """Raise UserError when the output does not fit on its disk; what a partial output already takes counts as there."""
+def check_space(output: Path, layout: Layout, beside: int = RESERVE, work: Path | None = None) -> None:
+    """Raise UserError when the output does not fit on its disk; what a partial output already takes counts as there.
+
+    beside: bytes that the run needs besides until it is done, RESERVE among them; the others go into the folder `work`,
+    which may be on another disk and hold what an earlier run left.
+    """
+    kept = sum(_allocated(p) for p in work.iterdir()) if work is not None and work.is_dir() else 0
+    waits = max(0, beside - RESERVE - kept)
+    here = work is None or _on_one_disk(work.parent, output.parent)
     free = free_bytes(output.parent)
     there = sum(_allocated(p) for p in _partial_files(output, layout))
-    missing = layout.total_bytes + RESERVE - there - free
+    missing = layout.total_bytes + RESERVE - there - free + (waits if here else 0)
     if free >= 0 and missing > 0:
-        raise UserError(*too_little_room(output.parent, free, layout.total_bytes, missing))
+        raise UserError(
+            *too_little_room(output.parent, free, layout.total_bytes, missing, beside - RESERVE if here else 0)
+        )
+    if work is not None and not here:
+        free = free_bytes(work.parent)
+        missing = waits + RESERVE - free
+        if free >= 0 and waits and missing > 0:
+            raise UserError(*too_little_room(work.parent, free, waits, missing))
+
+
+def _on_one_disk(a: Path, b: Path) -> bool:
+    """Whether two folders, which need not exist yet, are on the same one."""
+
+    def disk(folder: Path) -> int | None:
+        for place in (folder, *folder.parents):
+            with contextlib.suppress(OSError):
+                return place.stat().st_dev
+        return None
+
+    return disk(a) == disk(b)
 
 
 def _resolve(path: Path) -> Path:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from core.finished import is_finished
 from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
 from core.methods.prepare import Data, Prepared, prepare_weights, read_data
-from core.methods.scratch import remove_scratch
+from core.methods.scratch import remove_scratch, scratch_path
 from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_memory, check_output, discard, output_size
@@ -113,7 +114,9 @@ def run(
         tensors = tuple(_result(t, None) for t in plan.tensors)
         size = output_size(output)
         return RunResult(output, plan.bytes_total, size, clock.elapsed, peak_rss_bytes(), tensors, was_there=True)
-    check_output(output, checkpoint, plan.layout, overwrite)
+    work = scratch_path(output)
+    check = partial(check_output, output, checkpoint, plan.layout, overwrite, plan.scratch_bytes, work)
+    check()
     check_leftovers(output)
     threads = threads or worker_count()
     with disk_errors(output):
@@ -121,7 +124,7 @@ def run(
     files = None
     finished = False
     try:
-        check_output(output, checkpoint, plan.layout, overwrite)  # another run may have ended since
+        check()  # another run may have ended since
         done = _resumable(output, plan, job, data.fingerprint) if resume else []
         with disk_errors(output):
             if done:

@@ -54,7 +54,7 @@ class SizeCurve:
     not known. fit: the best point within it; else problem says why there is none.
 
     units: weights that are chosen for; values: of all of them; other_bytes: of the file besides them; tokens: that were
-    measured on.
+    measured on. notes: what came up.
     """
 
     points: tuple[Point, ...]
@@ -66,6 +66,7 @@ class SizeCurve:
     limit: int | None = None
     fit: Point | None = None
     problem: str = ""
+    notes: tuple[str, ...] = ()
 
     def bits(self, point: Point) -> float:
         """Bits for each of the weights that are chosen for."""
@@ -152,6 +153,7 @@ def curve_work(checkpoint: Checkpoint, found: Sensitivities, room: Room | None, 
             others = [p for p in own if p.recipe != fit.recipe and p.bytes != fit.bytes]
             shown = tuple(sorted((*others, fit), key=lambda p: p.bytes))
         values = sum(u.values for u in found.units)
-        return SizeCurve(shown, own, len(found.units), values, found.other_bytes, found.tokens, limit, fit, problem)
+        size = len(found.units), values, found.other_bytes
+        return SizeCurve(shown, own, *size, found.tokens, limit, fit, problem, found.notes)
 
     return work

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Generator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
@@ -20,7 +20,7 @@ from core.budget.wish import Wish
 from core.calibration.loading import torch_ready
 from core.calibration.text import samples
 from core.checkpoint.base import Checkpoint
-from core.inspect.cache import cache_folder, keep, used
+from core.inspect.cache import DamagedFile, cache_folder, checked, keep, used, whole
 from core.methods.choice import Calibrated, DataMethod
 from core.methods.forecast import BASE_MEMORY, CORE_FLOPS, block_bytes, check_can_calibrate, layer_flops
 from core.methods.importance import importance_of
@@ -75,12 +75,22 @@ def cost(checkpoint: Checkpoint, wish: Wish) -> Cost:
 
 def known(checkpoint: Checkpoint, wish: Wish) -> Sensitivities | None:
     """What has been measured before, if it is still kept."""
-    path = _path(checkpoint, wish)
-    with suppress(OSError, ValueError):
-        found = Sensitivities.from_json(path.read_text(encoding="utf-8"))
-        used(path)
-        return found
+    with suppress(DamagedFile):
+        return _kept(_path(checkpoint, wish))
     return None
+
+
+def _kept(path: Path) -> Sensitivities | None:
+    """None when there is nothing. Raises DamagedFile."""
+    data = whole(path)
+    if data is None:
+        return None
+    try:
+        found = Sensitivities.from_json(data.decode("utf-8"))
+    except ValueError:
+        raise DamagedFile(path.name) from None
+    used(path)
+    return found
 
 
 def sensitivities(
@@ -89,8 +99,12 @@ def sensitivities(
     """What each weight costs in each format. Kept by the checkpoint's fingerprint and the wish. Raises UserError;
     Cancelled within some tenths of a second."""
     check_can_calibrate(checkpoint, _runs(wish))
-    if (before := known(checkpoint, wish)) is not None:
-        return before
+    notes: tuple[str, ...] = ()
+    try:
+        if (before := _kept(_path(checkpoint, wish))) is not None:
+            return before
+    except DamagedFile as damaged:
+        notes = (damaged.note,)
     torch_ready(token)
     from core.budget.measure import measure, one_probe
 
@@ -101,8 +115,8 @@ def sensitivities(
     job = measure(checkpoint, found, ids, importance, one_probe(found), token)
     measured = yield from _as_progress("sensitivity", job)
     made = table(found, measured, wish, ids.size, time.process_time() - begun)
-    keep(_path(checkpoint, wish), lambda file: file.write(made.to_json().encode()))
-    return made
+    keep(_path(checkpoint, wish), lambda file: file.write(checked(made.to_json().encode())))
+    return replace(made, notes=notes)
 
 
 def importance_by_source(

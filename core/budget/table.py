@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-VERSION = 2  # of what is measured: another one is measured anew
+VERSION = 3  # of what is measured: another one is measured anew
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class UnitSensitivity:
 class Sensitivities:
     """A table for one checkpoint and output. recipe: JSON of the recipe without rules that points start from.
 
-    other_bytes: of the output besides the units. tokens: that KL was measured on. cpu_seconds: that it took.
+    other_bytes: of the output besides the units. tokens: that KL was measured on. cpu_seconds: that it took. notes:
+    what came up while it was measured, which is not kept.
     """
 
     recipe: str
@@ -52,6 +53,7 @@ class Sensitivities:
     tokens: int
     cpu_seconds: float
     version: int = VERSION
+    notes: tuple[str, ...] = ()
 
     @property
     def smallest(self) -> int:
@@ -65,7 +67,7 @@ class Sensitivities:
 
     def to_json(self) -> str:
         """`from_json` gives the same back."""
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(replace(self, notes=())))
 
     @staticmethod
     def from_json(text: str) -> Sensitivities:
@@ -75,7 +77,7 @@ class Sensitivities:
             raise ValueError("another version")
         try:
             units = tuple(_unit(u) for u in data["units"])
-            return Sensitivities(**{**data, "units": units})
+            return Sensitivities(**{**data, "units": units, "notes": ()})
         except (KeyError, TypeError) as e:
             raise ValueError(f"not sensitivities: {e}") from None
 

@@ -65,7 +65,7 @@ def write_imatrix(path: Path, matrix: ImportanceMatrix) -> None:
 
     The older format has no counts of experts: one that met no token is written with the mean of the others.
     """
-    data = _older_bytes(matrix) if path.suffix.lower() == ".dat" else _gguf_bytes(matrix)
+    data = _older_bytes(matrix) if path.suffix.lower() == ".dat" else imatrix_bytes(matrix)
     with disk_errors(path, "try again"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -198,7 +198,8 @@ def _older_bytes(matrix: ImportanceMatrix) -> bytes:
     return b"".join([*out, struct.pack("<ii", matrix.chunks, len(text)), text])
 
 
-def _gguf_bytes(matrix: ImportanceMatrix) -> bytes:
+def imatrix_bytes(matrix: ImportanceMatrix) -> bytes:
+    """The GGUF format. Raises UserError for names that are too long for it."""
     strings = GGUFValue(GGUFType.ARRAY, list(matrix.datasets), GGUFType.STRING)
     records = [
         encode_record("general.type", GGUFValue(GGUFType.STRING, "imatrix")),

@@ -6,12 +6,14 @@ import os
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
 PARTIAL, ABANDONED = ".partial-", 3600.0  # a file that is being written; seconds after which nobody is any more
+_SUM = b"bitsmith-crc32 "
 MOST_BYTES = 256 << 20  # of the folder: the files that were used longest ago go first
 
 
@@ -41,6 +43,29 @@ def keep(path: Path, fill: Callable[[IO[bytes]], Any]) -> None:
         finally:
             partial.unlink(missing_ok=True)
         _prune(path)
+
+
+def checked(data: bytes) -> bytes:
+    """With a checksum behind them."""
+    return data + _SUM + zlib.crc32(data).to_bytes(4, "little")
+
+
+def whole(path: Path) -> bytes | None:
+    """What was kept by `checked`; None when there is nothing. Raises DamagedFile when it is not what was written."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    content, mark, digest = data[: -len(_SUM) - 4], data[-len(_SUM) - 4 : -4], data[-4:]
+    if mark != _SUM or zlib.crc32(content).to_bytes(4, "little") != digest:
+        raise DamagedFile(path.name)
+    return content
+
+
+class DamagedFile(Exception):
+    """What was kept is not what was written: it is made anew, and said."""
+
+    note = "What was kept of an earlier measurement was damaged, so it was measured anew."
 
 
 def used(path: Path) -> None:

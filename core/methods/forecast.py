@@ -22,6 +22,7 @@ from core.threads import worker_count
 CORE_FLOPS = 1e11  # float operations a second of one core of a 2023 desktop, products in bfloat16
 ELEMENTWISE_SECONDS = 2e-9  # of one core, for each value that steps between products touch
 LEARNING_PASSES = 4  # a pass with gradients is some three, and outputs are computed before and after
+_CODE_BYTES = 1.3  # of a value: its code, and its share of the group's scale and zero
 BASE_MEMORY = 600_000_000  # the program with torch
 
 
@@ -87,7 +88,7 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
         expected_seconds=plan.expected_seconds + seconds,
         choosing_seconds=seconds,
         expected_memory=max(plan.expected_memory, _memory(config, calibrated)),
-        scratch_bytes=plan.scratch_bytes + _scratch(config, calibrated, chosen, plan.tensors),
+        scratch_bytes=plan.scratch_bytes + _scratch(config, calibrated, chosen, plan.tensors, reached),
         warnings=(*plan.warnings, *notes),
     )
 
@@ -152,14 +153,24 @@ def _memory(config: DecoderConfig, calibrated: Calibrated) -> int:
 
 
 def _scratch(
-    config: DecoderConfig, calibrated: Calibrated, chosen: Sequence[TensorPlan], tensors: Sequence[TensorPlan]
+    config: DecoderConfig,
+    calibrated: Calibrated,
+    chosen: Sequence[TensorPlan],
+    tensors: Sequence[TensorPlan],
+    reached: Collection[str],
 ) -> int:
-    """Codes and scales of chosen weights, float32 of transformed ones, and the tokens between two blocks."""
+    """Codes and scales of chosen weights, float32 of transformed ones, and the tokens between two blocks, of which an
+    older copy stays until the newer one is whole. reached: the source's tensors that the text goes through."""
     if not calibrated.needs_blocks:
         return 0
-    codes = sum(round(t.values * 1.2) for t in chosen) if calibrated.chooser is not DataMethod.NONE else 0
-    floats = 4 * sum(t.values for t in tensors if len(t.shape) > 1) if calibrated.transforms else 0
-    return codes + floats + 2 * 4 * _rows(calibrated) * config.hidden
+    steps = steps_of_choice(calibrated)
+    solved = chosen if steps.chooser is not None else ()
+    floats = [t for t in tensors if calibrated.transforms and len(t.shape) > 1]
+    if not any(t.unties(config) for t in steps.transforms):  # nor is anything outside of the blocks changed
+        floats = [t for t in floats if any(s.name in reached for s in t.source.sources)]
+    streams = 2 * (1 + steps.follows_full)
+    codes = sum(round(t.values * _CODE_BYTES) for t in solved)
+    return codes + 4 * sum(t.values for t in floats) + streams * 4 * _rows(calibrated) * config.hidden
 
 
 _ANNOUNCED: weakref.WeakKeyDictionary[Checkpoint, Checkpoint] = weakref.WeakKeyDictionary()

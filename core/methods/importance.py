@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from core.calibration.imatrix import ImportanceMatrix
-from core.calibration.imatrix_file import read_imatrix, write_imatrix
+from core.calibration.imatrix_file import imatrix_bytes, read_imatrix
 from core.calibration.loading import torch_ready
 from core.calibration.text import Samples, samples
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
-from core.inspect.cache import cache_folder, used
+from core.inspect.cache import DamagedFile, cache_folder, checked, keep, used, whole
 from core.methods.choice import Calibrated
 from core.methods.progress import BlockProgress
 from core.plan import TensorPlan
 from core.progress import CancelToken
 
-VERSION = 1  # of what is measured: another one is measured anew
+VERSION = 2  # of what is measured: another one is measured anew
 
 
 def importance_of(
@@ -42,17 +41,18 @@ def measured(
     """Over these samples. What is measured is kept on the disk, by the checkpoint's fingerprint and the samples. Raises
     UserError for a model that can not be run; Cancelled."""
     path = _cache_path(checkpoint, text)
-    known = _cached(path)
-    if known is not None:
-        return known
+    notes: tuple[str, ...] = ()
+    try:
+        if (known := _cached(path)) is not None:
+            return known
+    except DamagedFile as damaged:
+        notes = (damaged.note,)
     torch_ready(token)
     from core.calibration.statistics import measure_importance
 
     found = yield from measure_importance(checkpoint, text, token)
-    with suppress(OSError, UserError):  # without room nothing is kept, and the next time measures again
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_imatrix(path, found)
-    return found
+    keep(path, lambda file: file.write(checked(imatrix_bytes(found))))
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _cache_path(checkpoint: Checkpoint, text: Samples) -> Path:
@@ -61,10 +61,12 @@ def _cache_path(checkpoint: Checkpoint, text: Samples) -> Path:
 
 
 def _cached(path: Path) -> ImportanceMatrix | None:
-    try:
-        found = read_imatrix(path)
-    except (OSError, UserError):
+    if whole(path) is None:
         return None
+    try:
+        found = read_imatrix(path)  # a reader of GGUF stops before the checksum
+    except UserError:
+        raise DamagedFile(path.name) from None
     used(path)
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -19,6 +19,7 @@ import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
+from core.inspect.cache import DamagedFile
 from core.methods.record import read_record, text_of_record
 from core.metrics.divergence import NonFinite, SourceRows, TokenFigures, compact, compare
 from core.progress import CancelToken
@@ -143,7 +144,12 @@ def evaluating(
     arithmetic = ARITHMETICS[settings.arithmetic]
     width, rows = decoder_config(source).vocab, settings.text.scored
     key = source_key(source, ids, first, contract_text(arithmetic, place), CACHE_DTYPE)
-    kept = SourceLogits.open(key, len(ids), rows, width) if settings.use_cache else None
+    kept, damaged = None, ""
+    try:
+        if settings.use_cache:
+            kept = SourceLogits.open(key, len(ids), rows, width, job.token)
+    except DamagedFile as problem:
+        damaged = problem.note
     reused = kept is not None
     asked = questions.cost(settings) + (_TEXTS if questions.prompts else 0)
     job.total = 2 * (_LOAD + len(ids) + asked) + (_LAYERS if settings.layers else 0) + (_SPEED if settings.speed else 0)
@@ -157,7 +163,8 @@ def evaluating(
                 if not reused:
                     yield from _keep_source(job, model, windows, key)
                     width = logit_width(model)
-                    kept = SourceLogits.open(key, len(ids), rows, width)
+                    with suppress(DamagedFile):
+                        kept = SourceLogits.open(key, len(ids), rows, width, job.token)
                 answers = yield from _answer(job, model, questions)
         both = None
         if kept is None:  # too large, or the folder can not be written
@@ -203,7 +210,7 @@ def evaluating(
         seconds=time.perf_counter() - begin,
         reused=reused,
         kept=kept is not None,
-        warnings=tuple(filter(None, (windows.warning, questions.warning, *job.notes))),
+        warnings=tuple(filter(None, (windows.warning, questions.warning, *job.notes, damaged))),
     )
 
 
@@ -324,7 +331,7 @@ def _keep_source(job: _Job, model: LoadedModel, windows: Windows, key: str) -> S
                     writer.write(number, part, rows)
                     yield job.step(stage, part.stop / text.scored)
                 job.done += 1
-            writer.finish()
+            writer.finish(job.token)
     except OSError:
         job.done = done
 

@@ -1,8 +1,8 @@
 """The source's distributions over a text, kept in a file: every further artifact is compared without the source.
 
 One file a source (by fingerprint and configuration), text and arithmetic, in `core.metrics.divergence.SourceRows`'s
-form: a header, then for each window its likeliest tokens, −log P of the right ones, and the gaps. It may be deleted at
-any time.
+form: a header, then for each window its likeliest tokens, −log P of the right ones, and the gaps; then the CRC-32 of
+each window. It may be deleted at any time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import struct
 import tempfile
 import time
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -22,14 +23,16 @@ import numpy as np
 
 from core.checkpoint.base import Checkpoint
 from core.disk import free_bytes
-from core.inspect.cache import ABANDONED, PARTIAL, cache_folder, used
+from core.inspect.cache import ABANDONED, PARTIAL, DamagedFile, cache_folder, used
 from core.metrics.divergence import SourceRows
+from core.progress import CancelToken
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"bitsmith logits\n"
 MOST_BYTES = 4 << 30  # of all files together: those that were used longest ago go first
 FREE_SHARE = 0.5  # of the disk's free space that a file may take
 ALIGN = 64
+_PIECE = 32 << 20  # bytes between two looks at the token
 
 
 def folder() -> Path:
@@ -77,20 +80,28 @@ class SourceLogits:
         self._data: np.ndarray = np.memmap(path, np.uint8, "r")
 
     @staticmethod
-    def open(key: str, windows: int, rows: int, width: int) -> SourceLogits | None:
-        """None where there is none, or one that is damaged."""
+    def open(key: str, windows: int, rows: int, width: int, token: CancelToken) -> SourceLogits | None:
+        """None where there is none. Raises DamagedFile for one that is not what was written; Cancelled."""
         path = folder() / f"{key}.logits"
         head = _header(key, windows, rows, width)
         layout = _Layout(windows, rows, width, len(head))
         try:
             with path.open("rb") as file:
-                whole = file.read(len(head)) == head and os.fstat(file.fileno()).st_size == layout.total
-            if not whole:
-                return None
+                whole = file.read(len(head)) == head and os.fstat(file.fileno()).st_size == layout.total + 4 * windows
+                if not whole:
+                    raise DamagedFile(path.name)
+            found = SourceLogits(path, layout)
+            found._check(path.name, token)
             used(path)
-            return SourceLogits(path, layout)
+            return found
         except (OSError, ValueError):
             return None
+
+    def _check(self, name: str, token: CancelToken) -> None:
+        sums = self._data[self._layout.total :].tobytes()
+        if sums != _sums(self._data, self._layout, token):
+            self.close()
+            raise DamagedFile(name)
 
     def rows(self, window: int, part: slice) -> SourceRows:
         """Some scored rows of a window; the gaps are a view of the file."""
@@ -103,6 +114,18 @@ class SourceLogits:
     def close(self) -> None:
         """Forget the map."""
         self._data = np.zeros(0, np.uint8)
+
+
+def _sums(data: np.ndarray, layout: _Layout, token: CancelToken) -> bytes:
+    """CRC-32 of each window, a little-endian u32 each. Raises Cancelled."""
+    found = []
+    for window in range(layout.windows):
+        crc, end = 0, layout.at(window + 1, 0)
+        for start in range(layout.at(window, 0), end, _PIECE):
+            token.check()
+            crc = zlib.crc32(data[start : min(start + _PIECE, end)], crc)
+        found.append(crc)
+    return struct.pack(f"<{len(found)}I", *found)
 
 
 class LogitsWriter:
@@ -123,7 +146,7 @@ class LogitsWriter:
     @staticmethod
     def fits(windows: int, rows: int, width: int) -> bool:
         """Whether such a file may be kept: within MOST_BYTES and half of the free space."""
-        size = _Layout(windows, rows, width, 0).total
+        size = _Layout(windows, rows, width, 0).total + 4 * windows
         free = free_bytes(folder())
         return size <= min(MOST_BYTES, FREE_SHARE * free)
 
@@ -135,9 +158,12 @@ class LogitsWriter:
         ):
             _write_at(self._file, self._layout.at(window, array) + part.start * size, values)
 
-    def finish(self) -> None:
-        """Everything was written."""
+    def finish(self, token: CancelToken) -> None:
+        """Everything was written. Raises Cancelled."""
         self._file.truncate(self._layout.total)
+        self._file.flush()
+        sums = _sums(np.memmap(self._partial, np.uint8, "r"), self._layout, token)
+        _write_at(self._file, self._layout.total, np.frombuffer(sums, np.uint8))
         self._file.close()
         self._partial.replace(self._path)
         _prune(self._path)

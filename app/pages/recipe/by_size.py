@@ -202,7 +202,7 @@ class BySizePanel(QWidget):
         self.slider.setRange(0, len(curve.points) - 1)
         self.slider.blockSignals(False)
         self.plot.show_points([SizePoint(p.bytes, p.kl) for p in curve.points], curve.limit)
-        self.caveat.setText(CAVEAT.format(tokens=units.format_count(curve.tokens)))
+        self.caveat.setText(" ".join((*curve.notes, CAVEAT.format(tokens=units.format_count(curve.tokens)))))
         where = ""
         if room is not None:
             where = f"{room.device} with {units.format_count(room.context)} tokens of context"

@@ -27,6 +27,7 @@ from core.cli import main
 from core.errors import Cancelled, UserError
 from core.formats import find_format
 from core.hardware.table import known_devices
+from core.inspect.cache import cache_folder
 from core.memory import kv_bytes, workspace_bytes
 from core.methods.choice import Calibrated, DataMethod
 from core.methods.rounded import rounded
@@ -200,6 +201,19 @@ def test_a_second_time_nothing_is_measured(tiny: Callable[[str], Path]) -> None:
         with pytest.raises(StopIteration) as stop:
             next(job)
     assert stop.value.value == first
+
+
+def test_a_damaged_table_is_measured_anew_and_said(tiny: Callable[[str], Path]) -> None:
+    wish = replace(PLAIN, formats=("Q4_0",))
+    first = measured(tiny("llama2"), wish)
+    (path,) = cache_folder().glob("budget-*")
+    data = path.read_bytes()
+    at = data.index(b'"slope": ') + 9
+    path.write_bytes(data[:at] + b"9" + data[at + 1 :])  # still JSON
+    again = measured(tiny("llama2"), wish)
+    assert "damaged" in again.notes[0]
+    assert again.units == first.units
+    assert measured(tiny("llama2"), wish).notes == ()
 
 
 def test_cancelling_stops_within_some_tenths_of_a_second(tiny: Callable[[str], Path]) -> None:

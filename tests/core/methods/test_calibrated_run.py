@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,12 +12,14 @@ import pytest
 from decoder_models import write_model
 from job_help import digest, drive
 
+from core.calibration.imatrix import ImportanceMatrix
 from core.calibration.settings import CalibrationText
 from core.checkpoint import open_checkpoint
 from core.checkpoint.base import Checkpoint
 from core.errors import Cancelled, UserError
 from core.formats import EncodeOptions, Method
 from core.formats.numbers import Codes, Numbers
+from core.inspect.cache import cache_folder
 from core.methods import prepare
 from core.methods.choice import Calibrated, DataMethod, Transform
 from core.methods.importance import importance_of
@@ -127,6 +130,21 @@ def test_what_was_chosen_is_what_is_stored(
     assert any(np.isfinite(snr) for snr in finite)  # errors are against the source, not against what was chosen
 
 
+def test_room_for_what_waits_is_asked_for_beforehand(
+    llama: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(llama, "w4a16-g32")
+    needed = plan.layout.total_bytes + plan.scratch_bytes
+    room = shutil._ntuple_diskusage(10**12, 0, needed - 1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: room)
+    with pytest.raises(UserError, match="beside it until it is done") as refused:
+        drive(run(plan, llama, tmp_path / "out", CancelToken()))
+    assert refused.value.hint.startswith("Free 1.00 kB ")
+    assert not list(tmp_path.iterdir())
+    room = shutil._ntuple_diskusage(10**12, 0, needed)
+    drive(run(plan, llama, tmp_path / "out", CancelToken()))
+
+
 def test_inputs_are_those_of_the_quantized_model(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
     """The second block sees what the first one's codes give, and `drift` says how far that is from the original."""
     solver.follows_full = True
@@ -217,6 +235,29 @@ def both(name: str, target: str, tiny: Callable[[str], Path], folder: Path) -> t
                 next(job)
             except StopIteration as stop:
                 return weighed, plain, stop.value.for_checkpoint(checkpoint, checkpoint.architecture)
+
+
+def test_a_damaged_importance_is_measured_anew_and_said(
+    llama: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    calibrated = Calibrated(DataMethod.IMPORTANCE, text=TEXT)
+
+    def measure() -> ImportanceMatrix:
+        return drive(importance_of(llama, calibrated, CancelToken()))[1]
+
+    first = measure()
+    (path,) = cache_folder().glob("importance-*")
+    data = bytearray(path.read_bytes())
+    for wrong in (data[:-7], data[:200], b"", data[:-40] + bytes([data[-40] ^ 1]) + data[-39:]):
+        path.write_bytes(wrong)
+        again = measure()
+        assert "damaged" in again.notes[-1]
+        assert again.entries.keys() == first.entries.keys()
+        for name, entry in first.entries.items():
+            np.testing.assert_array_equal(again.entries[name].sums, entry.sums)
+        assert path.read_bytes() == data
+    assert measure().notes == first.notes
 
 
 @pytest.mark.parametrize("target", ["Q4_0", "w4a16-g32", "Q4_K"])

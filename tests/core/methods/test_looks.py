@@ -20,6 +20,8 @@ from core.calibration.settings import CalibrationText
 from core.checkpoint import open_checkpoint
 from core.errors import Cancelled
 from core.methods.choice import Calibrated, DataMethod, Transform
+from core.methods.scratch import scratch_path
+from core.output import RESERVE
 from core.plan import make_plan
 from core.progress import CancelToken
 from core.recipe import Recipe
@@ -92,7 +94,16 @@ def test_runs_look_often(name: str, wide: Path, tmp_path: Path, monkeypatch: pyt
     output = tmp_path / ("out.gguf" if target.startswith("Q") else "out")
     with open_checkpoint(wide) as checkpoint:
         plan = make_plan(checkpoint, Recipe(target, calibrated=Calibrated(text=TEXT, **fields)))
-        looks = counted(lambda token: finish(run(plan, checkpoint, output, token)))
+        work, taken = scratch_path(output), [0]
+
+        def watched(token: CancelToken) -> None:
+            for _ in run(plan, checkpoint, output, token):
+                files = list(work.iterdir()) if work.is_dir() else []
+                taken.append(sum(f.stat().st_size for f in files))
+
+        looks = counted(watched)
+    assert max(taken) <= plan.scratch_bytes - RESERVE
+    assert max(taken) > 0.4 * (plan.scratch_bytes - RESERVE) or not plan.recipe.calibrated.needs_blocks
     assert looks.count > 100
     assert looks.longest < most_work(), looks.where
 

@@ -155,13 +155,23 @@ def test_where_no_file_can_be_kept(models: Path, how: str, monkeypatch: pytest.M
     assert len(found.texts) == 1
 
 
-def test_a_damaged_file_is_made_again(models: Path) -> None:
+@pytest.mark.parametrize("how", ["cut", "head", "one byte", "checksum"])
+def test_a_damaged_file_is_made_again_and_said(models: Path, how: str) -> None:
     first = measure(models)
     path = next(source_logits.folder().iterdir())
-    path.write_bytes(path.read_bytes()[:-100])
+    data = bytearray(path.read_bytes())
+    if how == "cut":
+        del data[-100:]
+    else:
+        data[{"head": 3, "one byte": len(data) // 2, "checksum": -1}[how]] ^= 1
+    path.write_bytes(data)
     again = measure(models)
     assert not again.reused
     assert again.quality == first.quality
+    assert any("damaged" in words for words in again.warnings)
+    third = measure(models)
+    assert third.reused
+    assert not third.warnings
 
 
 def test_other_text_and_arithmetic_are_other_files(models: Path) -> None:
