@@ -35,7 +35,7 @@ def scratch_path(output: Path) -> Path:
     """Where calibrated weights of an output wait: beside it, or in the folder that is set for such things."""
     folder = scratch_folder()
     if folder is None:
-        return output.with_name(output.name + ".calibrated")
+        return output.parent / f"{output.name}.calibrated"
     mark = hashlib.sha256(str(output.absolute()).encode("utf-8", "surrogateescape")).hexdigest()[:12]
     return folder / f"{output.name}-{mark}.calibrated"
 

@@ -145,6 +145,17 @@ def test_room_for_what_waits_is_asked_for_beforehand(
     drive(run(plan, llama, tmp_path / "out", CancelToken()))
 
 
+def test_a_folder_on_another_disk_is_asked_for_its_own_room(
+    llama: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, other = plan_of(llama, "w4a16-g32"), tmp_path / "other"
+    monkeypatch.setattr("core.methods.scratch.scratch_folder", lambda: other)
+    monkeypatch.setattr("core.output._on_one_disk", lambda a, b: False)
+    monkeypatch.setattr("core.output.free_bytes", lambda folder: 1000 if folder == other else 10**9)
+    with pytest.raises(UserError, match=r"other has 1\.00 kB"):
+        drive(run(plan, llama, tmp_path / "out", CancelToken()))
+
+
 def test_inputs_are_those_of_the_quantized_model(llama: Checkpoint, tmp_path: Path, solver: Odd) -> None:
     """The second block sees what the first one's codes give, and `drift` says how far that is from the original."""
     solver.follows_full = True
