@@ -269,6 +269,8 @@ class OutputFiles:
         """
         partial = partial_path(self.output)
         with disk_errors(self.output):
+            for path in self._paths:
+                path.stat()  # the disk may have gone, and then nothing is to be made in the folder where it was
             if self._layout.folder:
                 self._write_extras(partial)
             self.close()

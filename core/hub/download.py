@@ -127,6 +127,10 @@ def download(
         if missing:
             check_room(order.folder, sum(max(f.bytes, 0) - _size(order.partial(f), f) for f in missing))
             record.write(done=False)
+            # Folders are made once: a disk that goes later leaves none in its place.
+            with disk_errors(order.folder / RECORD):
+                for file in missing:
+                    order.path(file).parent.mkdir(parents=True, exist_ok=True)
             yield from _fetch(order, access, token, workers, missing, record, clock)
         record.write(done=True)
         _sweep(order)

@@ -136,7 +136,6 @@ class Transfer:
     def _fetch(self) -> None:
         with self._gate, disk_errors(self.partial):
             self._check()
-            self.partial.parent.mkdir(parents=True, exist_ok=True)
             self._out = self.partial.open("r+b" if self.partial.exists() else "w+b", buffering=0)
         resumed = self._hash_present()
         self.ready = True

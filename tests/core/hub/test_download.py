@@ -490,6 +490,24 @@ def test_killed_and_taken_up_and_refused_meanwhile(order: Order, hub: Hub, acces
     assert any(s.headers.get("range") for s in hub.asked("/cdn/"))
 
 
+@pytest.mark.skipif(os.name != "posix", reason="Windows does not let a folder in use be moved")
+def test_a_disk_that_goes_leaves_no_folder_in_its_place(order: Order, hub: Hub, access: Access) -> None:
+    hub.fail("/cdn/", slow(0.02), times=9)
+    steps = download(order, access, CancelToken())
+    next(step for step in steps if 0 < step.bytes_done < step.bytes_total)
+    away = order.folder.with_name("away")
+    order.folder.rename(away)
+    with pytest.raises(HubError) as caught:
+        list(steps)
+    assert caught.value.kind is Kind.DISK
+    assert "disappeared" in caught.value.message
+    assert not order.folder.exists()
+    hub.faults.clear()
+    away.rename(order.folder)
+    run(order, access)
+    assert is_whole(order, hub)
+
+
 def test_discarded(order: Order, hub: Hub, access: Access) -> None:
     hub.fail(sha(hub), cut(1000), times=99)
     hub.fail(sha(hub), status(500), times=99)
