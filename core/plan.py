@@ -213,11 +213,14 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe, forecasts: bool = True) ->
         scratch_bytes=RESERVE,
     )
     plan = replace(plan, warnings=tuple(_warnings(plan, checkpoint)))
-    if recipe.calibrated is None or not forecasts:
-        return plan
-    from core.methods.forecast import forecast
+    if recipe.calibrated is not None and forecasts:
+        from core.methods.forecast import forecast
 
-    return forecast(plan, checkpoint)
+        plan = forecast(plan, checkpoint)
+    from core.hardware.cpu import short_of_memory
+
+    short = short_of_memory(plan.expected_memory)
+    return replace(plan, warnings=(*plan.warnings, short)) if short else plan
 
 
 # 10⁶ values a second that one thread of a 2023 desktop encodes, decodes and compares; only for the estimate shown.

@@ -146,6 +146,10 @@ def run(
         files.finish(overwrite)
         remove_scratch(output)
         finished = True
+    except MemoryError as e:
+        raise UserError(
+            "The memory of this computer did not suffice.", "Close other programs, then resume the run.", topic="memory"
+        ) from e
     finally:
         if files is not None:
             files.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import platform
 import sys
@@ -14,6 +15,7 @@ from core.hardware.bandwidth import measured_bandwidth
 from core.hardware.classes import cpu_class
 from core.hardware.device import Device
 from core.hardware.system import run, sysctl
+from core.units import format_bytes
 
 # Linux lists a feature only when the kernel saves its registers, so these flags are what may be used.
 _LINUX_X86 = {
@@ -144,7 +146,20 @@ def memory() -> tuple[int, int]:
         limit = int(CGROUP_LIMIT.read_text(encoding="ascii"))
     except (OSError, ValueError):
         return total, free
+    with contextlib.suppress(OSError, ValueError):  # what the container's programs have already
+        free = min(free, max(0, limit - int(CGROUP_LIMIT.with_name("memory.current").read_text(encoding="ascii"))))
     return min(total, limit), min(free, limit)
+
+
+def short_of_memory(needed: int) -> str:
+    """What to say when this program is to grow to so many bytes and the free memory does not let it; else ''."""
+    own, (_, free) = psutil.Process().memory_info().rss, memory()
+    if needed <= own + free:
+        return ""
+    return (
+        f"This takes about {format_bytes(needed)} of memory, and {format_bytes(own + free)} can be had: close other "
+        "programs first; a run that the system ends can be resumed."
+    )
 
 
 def brand_and_vendor() -> tuple[str, str]:

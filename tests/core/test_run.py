@@ -16,6 +16,7 @@ from job_help import convert, digest, drive, names
 from tiny_models import write_llama
 
 from core import run as run_module
+from core.blocks import BlockWorker
 from core.checkpoint import open_checkpoint
 from core.cli import main
 from core.errors import Cancelled, UserError
@@ -221,6 +222,31 @@ def test_a_disk_that_fills_up_is_named_and_the_run_can_go_on(folder, tmp_path, m
     monkeypatch.setattr(os, "pwrite", real)
     convert(folder, "Q8_0", tmp_path / "out", resume=True)
     assert (tmp_path / "out").exists()
+
+
+def test_too_little_memory_is_said_before_and_a_run_that_meets_it_can_go_on(folder, tmp_path, monkeypatch):
+    with open_checkpoint(folder) as checkpoint:
+        assert make_plan(checkpoint, Recipe("Q8_0")).warnings == ()
+        with monkeypatch.context() as patch:
+            patch.setattr("core.hardware.cpu.memory", lambda: (2 * 10**9, 5 * 10**6))
+            (said,) = make_plan(checkpoint, Recipe("Q8_0")).warnings
+    assert "5.00 MB" not in said  # what this program has already counts as well
+    assert "close other programs" in said
+    real, calls = BlockWorker.run, []
+
+    def short(self, *block):
+        calls.append(block)
+        if len(calls) > 5:
+            raise MemoryError
+        return real(self, *block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BlockWorker, "run", short)
+        with pytest.raises(UserError, match="did not suffice"):
+            convert(folder, "Q8_0", tmp_path / "out")
+    convert(folder, "Q8_0", tmp_path / "out", resume=True)
+    convert(folder, "Q8_0", tmp_path / "whole")
+    assert digest(tmp_path / "out") == digest(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(("bad", "says"), [(float("nan"), "NaN or infinite"), (float("inf"), "NaN or infinite")])

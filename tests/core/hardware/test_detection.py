@@ -45,6 +45,8 @@ def test_a_container_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cpu, "CGROUP_LIMIT", limit)
     limit.write_text("123456\n")
     assert cpu.memory() == (123456, 123456)
+    (tmp_path / "memory.current").write_text("23456\n")
+    assert cpu.memory() == (123456, 100000)
     limit.write_text("max\n")
     assert cpu.memory()[0] > 123456
 
