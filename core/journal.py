@@ -184,7 +184,8 @@ class Journal:
         """Unlock. The file goes when the run is done, or when nothing has begun."""
         if self._file.closed:
             return
-        if done or self._file.seek(0, os.SEEK_END) == 0:
-            remove_locked(self._file, self._path)
-        else:
+        try:
+            if done or self._file.seek(0, os.SEEK_END) == 0:
+                remove_locked(self._file, self._path)
+        finally:
             self._file.close()

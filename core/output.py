@@ -182,7 +182,8 @@ class OutputFiles:
             with disk_errors(output):
                 self._open(keep)
         except UserError:
-            self.close()
+            with contextlib.suppress(OSError):
+                self.close()
             raise
 
     def _open(self, keep: bool) -> None:
@@ -257,9 +258,16 @@ class OutputFiles:
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        for fd in self._handles:
-            os.close(fd)
-        self._handles = []
+        """All of them, whatever the disk says. Raises OSError where it said something."""
+        handles, self._handles = self._handles, []
+        problems = []
+        for fd in handles:
+            try:
+                os.close(fd)
+            except OSError as e:  # a disk that reports late; the handle is gone all the same
+                problems.append(e)
+        if problems:
+            raise problems[0]
 
     def finish(self, overwrite: bool) -> None:
         """Write the side files, sync, and give the output its name. The files are closed.

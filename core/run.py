@@ -151,9 +151,12 @@ def run(
             "The memory of this computer did not suffice.", "Close other programs, then resume the run.", topic="memory"
         ) from e
     finally:
-        if files is not None:
-            files.close()
-        journal.close(done=finished)
+        # A disk that is gone refuses this, too; what counts has been said, or is on the disk.
+        with contextlib.suppress(OSError):
+            if files is not None:
+                files.close()
+        with contextlib.suppress(OSError):
+            journal.close(done=finished)
         heap.give_back()
     return replace(_run_result(output, plan, entries, clock), notes=(*prepared.notes, *encoded_on(used)))
 

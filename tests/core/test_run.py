@@ -224,6 +224,36 @@ def test_a_disk_that_fills_up_is_named_and_the_run_can_go_on(folder, tmp_path, m
     assert (tmp_path / "out").exists()
 
 
+def test_a_disk_that_refuses_even_to_close_is_named(folder, tmp_path, monkeypatch):
+    """As a network disk does whose server has gone."""
+    calls = []
+
+    def gone(*_args):
+        calls.append(1)
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    real = os.fsync
+
+    def fsync(fd):
+        if calls or len(list(tmp_path.glob("*.partial"))) == 1:
+            gone()
+        return real(fd)
+
+    close = OutputFiles.close
+
+    def close_badly(self):
+        close(self)
+        gone()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        patch.setattr(OutputFiles, "close", close_badly)
+        with pytest.raises(UserError, match="has disappeared"):
+            convert(folder, "Q8_0", tmp_path / "out")
+    convert(folder, "Q8_0", tmp_path / "out", resume=True)
+    assert names(tmp_path) == ["out"]
+
+
 def test_too_little_memory_is_said_before_and_a_run_that_meets_it_can_go_on(folder, tmp_path, monkeypatch):
     with open_checkpoint(folder) as checkpoint:
         assert make_plan(checkpoint, Recipe("Q8_0")).warnings == ()
