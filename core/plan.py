@@ -219,7 +219,7 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe, forecasts: bool = True) ->
         plan = forecast(plan, checkpoint)
     from core.hardware.cpu import short_of_memory
 
-    short = short_of_memory(plan.expected_memory)
+    short = short_of_memory(plan.expected_memory, BASE_MEMORY)
     return replace(plan, warnings=(*plan.warnings, short)) if short else plan
 
 

@@ -151,14 +151,14 @@ def memory() -> tuple[int, int]:
     return min(total, limit), min(free, limit)
 
 
-def short_of_memory(needed: int) -> str:
-    """What to say when this program is to grow to so many bytes and the free memory does not let it; else ''."""
-    own, (_, free) = psutil.Process().memory_info().rss, memory()
-    if needed <= own + free:
+def short_of_memory(needed: int, there: int) -> str:
+    """What to say when so many bytes are needed, of which this program has some, and the rest is not free; else ''."""
+    free = memory()[1]
+    if needed - there <= free:
         return ""
     return (
-        f"This takes about {format_bytes(needed)} of memory, and {format_bytes(own + free)} can be had: close other "
-        "programs first; a run that the system ends can be resumed."
+        f"This takes about {format_bytes(needed)} of memory, and {format_bytes(free)} are free: close other programs "
+        "first; a run that the system ends can be resumed."
     )
 
 
