@@ -1,4 +1,4 @@
-; Inno Setup 6: the set-up program for Windows. build.py calls: ISCC /DVersion= /DProgram= /DOut= /DPackage=
+; Inno Setup 6.3 or newer (x64compatible): the set-up program for Windows. build.py calls: ISCC /DVersion= /DProgram= /DOut= /DPackage=
 ; Signing: define a sign tool named "bitsmith" on ISCC's command line (/Sbitsmith=...) and set BITSMITH_SIGN=1.
 #define Name "Bitsmith"
 
@@ -80,7 +80,7 @@ begin
     if not RegQueryStringValue(PathRoot(), PathKey(), 'Path', Path) then Path := '';
     if Pos(';' + Lowercase(ExpandConstant('{app}')) + ';', ';' + Lowercase(Path) + ';') = 0 then
     begin
-      if (Path <> '') and (Path[Length(Path)] <> ';') then Path := Path + ';';
+      if (Path <> '') and (Copy(Path, Length(Path), 1) <> ';') then Path := Path + ';';
       RegWriteExpandStringValue(PathRoot(), PathKey(), 'Path', Path + ExpandConstant('{app}'));
     end;
   end;
