@@ -30,7 +30,7 @@ from core.finished import is_finished
 from core.formats import EncodeOptions
 from core.journal import Entry, Journal, WrittenBlock, has_begun, journal_path, partial_path, read
 from core.methods.prepare import Data, Prepared, prepare_weights, read_data
-from core.methods.scratch import remove_scratch, scratch_path
+from core.methods.scratch import remove_scratch, scratch_path, waits
 from core.metrics.combine import combined_snr
 from core.metrics.error import ErrorSum
 from core.output import OutputFiles, check_leftovers, check_memory, check_output, discard, output_size
@@ -65,6 +65,17 @@ class RunResult:
     notes: tuple[str, ...] = ()
 
 
+class OtherRun(UserError):
+    """An unfinished output of the same name that this run can not go on with."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The unfinished output there belongs to another source, recipe or version, or to another calibration text.",
+            "Start anew, without resuming, which deletes what it has kept; or choose another name for the output.",
+            "resume",
+        )
+
+
 def job_id(plan: Plan) -> str:
     """Names a job for the journal: changes with the source, the recipe, or anything in the output's layout."""
     h = hashlib.sha256()
@@ -83,6 +94,11 @@ def unfinished(output: Path, plan: Plan) -> bool:
     """True when a run of this very job was interrupted and can go on."""
     entries = read(journal_path(output), job_id(plan))
     return entries is not None and (OutputFiles.present(output, plan.layout) or _is_named(output, plan, entries))
+
+
+def others_work(output: Path, plan: Plan) -> bool:
+    """Whether what was chosen from data for another job waits there: hours of work, perhaps."""
+    return waits(output) and read(journal_path(output), job_id(plan)) is None
 
 
 def run(
@@ -177,10 +193,7 @@ def _resumable(output: Path, plan: Plan, job: str, data: str) -> list[Entry]:
     """What is finished already; nothing when the run has to start anew."""
     entries = read(journal_path(output), job, data)
     if entries is None and has_begun(journal_path(output)) and partial_path(output).exists():
-        raise UserError(
-            "The unfinished output there belongs to another source, recipe or version, or to another calibration text.",
-            f"Delete {partial_path(output).name}, or run without resuming to start anew.",
-        )
+        raise OtherRun
     return entries if entries and OutputFiles.present(output, plan.layout) else []
 
 

@@ -48,9 +48,12 @@ def methods_work(checkpoint: Checkpoint, recipe: Recipe, *, transforms: bool = T
     asked for. The result is a Choices."""
 
     def work(token: CancelToken) -> Choices:
+        from core.catalog import base_of
         from core.errors import UserError
         from core.methods.forecast import forecast
+        from core.methods.prepare import why_not_choose
         from core.plan import make_plan
+        from core.targets import find_target
 
         text = recipe.calibrated.text if recipe.calibrated is not None else Calibrated().text
         try:
@@ -60,8 +63,13 @@ def methods_work(checkpoint: Checkpoint, recipe: Recipe, *, transforms: bool = T
             methods = [m for m in DataMethod if m is not DataMethod.NONE]
             return Choices(dict.fromkeys(methods, never), dict.fromkeys(Transform, never))
 
+        form = base_of(find_target(recipe.target))
+
         def choice(calibrated: Calibrated) -> Choice:
             token.check()
+            if why := why_not_choose(calibrated.method, form):
+                # Though weights that get another format instead could be chosen so.
+                return Choice(problem=f"Not for {form.name}: {why}.", hint="Take a format of plain groups.")
             try:
                 made = forecast(replace(plan, recipe=replace(recipe, calibrated=calibrated)), checkpoint)
             except UserError as error:

@@ -25,7 +25,8 @@ HEAD_START = 0.03  # seconds in which the window shows the new conversion, befor
 class Order:
     """What shall be converted. plan None: it is made when the job starts, for orders of an earlier session.
 
-    resume: go on from an unfinished output when there is one. overwrite: replace a finished output of that name.
+    resume: go on from an unfinished output when there is one, and never delete what another job has chosen from data.
+    overwrite: replace a finished output of that name.
     """
 
     source: Path
@@ -50,7 +51,8 @@ class Planned:
 
 
 def convert_work(order: Order) -> Work:
-    """Yields one Planned, then Progress; the result is core.run's RunResult. Raises UserError and Cancelled.
+    """Yields one Planned, then Progress; the result is core.run's RunResult. Raises UserError, OtherRun where only a
+    start anew helps, and Cancelled.
 
     The job opens the source for itself, so that another model can be opened in the window meanwhile.
     """
@@ -58,7 +60,7 @@ def convert_work(order: Order) -> Work:
     def work(token: CancelToken) -> Iterator[Any]:
         from core.checkpoint import open_checkpoint
         from core.plan import make_plan
-        from core.run import run, unfinished
+        from core.run import OtherRun, others_work, run, unfinished
 
         time.sleep(HEAD_START)
         with open_checkpoint(order.source) as checkpoint:
@@ -67,6 +69,8 @@ def convert_work(order: Order) -> Work:
                 plan = make_plan(checkpoint, order.recipe)
             token.check()
             resume = order.resume and unfinished(order.output, plan)
+            if order.resume and others_work(order.output, plan):
+                raise OtherRun
             yield Planned(plan, resume, _finished(order.output, plan) if resume else ())
             result = yield from run(plan, checkpoint, order.output, token, resume=resume, overwrite=order.overwrite)
         return result

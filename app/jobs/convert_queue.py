@@ -134,14 +134,22 @@ class ConversionQueue(QObject):
             entry.meter.resume()
             self._set_state(entry, JobState.RUNNING)
         elif entry.resumable:
-            entry.order = replace(entry.order, resume=True)
-            entry.error = None
-            entry.progress = None
-            entry.stopping = False
-            entry.meter = RateMeter()
-            if entry.plan is not None:
-                self._set_plan(entry, entry.plan)
-            self._submit(entry)
+            self._again(entry, resume=True)
+
+    def start_anew(self, entry: Entry) -> None:
+        """Run an ended entry from its beginning; what is kept of any run of that name is deleted."""
+        if entry.resumable:
+            self._again(entry, resume=False)
+
+    def _again(self, entry: Entry, *, resume: bool) -> None:
+        entry.order = replace(entry.order, resume=resume)
+        entry.error = None
+        entry.progress = None
+        entry.stopping = False
+        entry.meter = RateMeter()
+        if entry.plan is not None:
+            self._set_plan(entry, entry.plan)
+        self._submit(entry)
 
     def cancel(self, entry: Entry) -> None:
         """Stop. The unfinished file stays, so that `resume` can go on; nothing exists under the final name."""

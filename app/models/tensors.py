@@ -161,6 +161,11 @@ def _error_key(attribute: str) -> Callable[[TensorRun], float]:
     return key
 
 
+def written_format(row: TensorRun) -> str:
+    """The format that the tensor has, or will have."""
+    return row.result.format if row.result else row.format
+
+
 def _state_icon(row: TensorRun) -> QIcon:
     return icon(*STATE_ICONS[row.state])
 
@@ -178,7 +183,7 @@ def run_columns() -> tuple[Column, ...]:
     return (
         Column("Tensor", lambda r: r.name, lambda r: natural_key(r.name), term="tensor", mono=True, total=count),
         Column("State", lambda r: r.state, icon=_state_icon),
-        Column("Format", lambda r: r.result.format if r.result else r.format, term="format"),
+        Column("Format", written_format, term="format", tooltip=written_format),
         Column("SNR (dB)", snr_text, _error_key("snr_db"), number=True, term="SNR"),
         Column("Max error", max_error_text, _error_key("max_error"), number=True, term="max error"),
         Column(

@@ -10,7 +10,7 @@ from math import prod
 from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.methods.choice import Calibrated, DataMethod
-from core.methods.prepare import chooses, steps_of_choice
+from core.methods.prepare import chooses, steps_of_choice, why_not_choose
 from core.methods.view import CalibratedCheckpoint, untied_head
 from core.models.config import DecoderConfig
 from core.plan import Action, Plan, TensorPlan
@@ -63,12 +63,8 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
             f"Nothing is quantized here, so there is nothing for {calibrated.name} to choose.",
             "Leave the calibration out, or choose a format of fewer bits.",
         )
-    if calibrated.chooser is not DataMethod.NONE and not chosen:
-        names = ", ".join(sorted({t.format_name for t in quantized}))
-        raise UserError(
-            f"{calibrated.name} can not choose the numbers of {names}.",
-            "Choose 'importance' for K-quants and IQ4, or a format of plain groups such as Q4_0 or w4a16-g64.",
-        )
+    if calibrated.method is not DataMethod.NONE and not chosen:
+        raise _nothing_chosen(calibrated, quantized)
     seconds = _seconds(config, calibrated, chosen)
     rest = len(quantized) - len(chosen)
     notes = [note for t in steps.transforms if (note := t.note(config))]
@@ -79,8 +75,8 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
     if calibrated.chooser is not DataMethod.NONE and rest:
         others = sorted({t.format_name for t in tensors if t.action is Action.QUANTIZE and not t.chosen_by})
         notes.append(
-            f"{rest} of {len(quantized)} tensors are chosen without data, since {calibrated.name} has nothing to say "
-            f"of {', '.join(others)} or of tensors outside the decoder's blocks."
+            f"{rest} of {len(quantized)} tensors are chosen without data, since {_by_whom(calibrated)} has nothing to "
+            f"say of {', '.join(others)} or of tensors outside the decoder's blocks."
         )
     return replace(
         plan,
@@ -90,6 +86,21 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
         expected_memory=max(plan.expected_memory, _memory(config, calibrated)),
         scratch_bytes=plan.scratch_bytes + _scratch(config, calibrated, chosen, plan.tensors, reached),
         warnings=(*plan.warnings, *notes),
+    )
+
+
+def _by_whom(calibrated: Calibrated) -> str:
+    return calibrated.name if calibrated.method is not DataMethod.NONE else "AWQ's clipping"
+
+
+def _nothing_chosen(calibrated: Calibrated, quantized: Sequence[TensorPlan]) -> UserError:
+    """Why, where a format is the reason."""
+    names = ", ".join(sorted({t.format_name for t in quantized}))
+    reasons = {why_not_choose(calibrated.method, t.format) for t in quantized if t.format is not None} - {""}
+    why = f": {min(reasons)}" if reasons else ", which are all outside of the decoder's blocks"
+    return UserError(
+        f"{calibrated.name} can not choose the numbers of {names}{why}.",
+        "Choose 'importance' for K-quants and IQ4, or a format of plain groups such as Q4_0 or w4a16-g64.",
     )
 
 

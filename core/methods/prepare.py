@@ -139,15 +139,28 @@ def prepare_weights(
 
 def chooses(method: DataMethod, form: Format) -> bool:
     """Whether a method has something to say of a format's numbers."""
-    if method is DataMethod.IMPORTANCE:
-        return form.weighs_columns
-    chooser = _learner(method) or _solver(method)
-    return chooser is not None and can_choose(chooser, form)
+    return method is not DataMethod.NONE and not why_not_choose(method, form)
 
 
 def can_choose(chooser: Solver | BlockMethod, form: Format) -> bool:
     """Whether a method chooses codes for a format: its numbers are of a kind that it knows, one weight at a time."""
-    return form.numbers is not None and not form.needs_amax and not chooser.why_not(form.numbers)
+    return not _why_no_codes(chooser, form)
+
+
+def _why_no_codes(chooser: Solver | BlockMethod, form: Format) -> str:
+    if form.numbers is None:
+        return "each of its blocks is chosen as a whole"
+    if form.needs_amax:
+        return "one scale of the whole matrix stands behind all others, and what is fused shares it"
+    return chooser.why_not(form.numbers)
+
+
+def why_not_choose(method: DataMethod, form: Format) -> str:
+    """'' where a method chooses a format's numbers, else one clause that says why not."""
+    if method is DataMethod.IMPORTANCE:
+        return "" if form.weighs_columns else "no search for them weighs columns"
+    chooser = _learner(method) or _solver(method)
+    return "" if chooser is None else _why_no_codes(chooser, form)
 
 
 def steps_of_choice(calibrated: Calibrated) -> Steps:

@@ -40,10 +40,16 @@ def scratch_path(output: Path) -> Path:
     return folder / f"{output.name}-{mark}.calibrated"
 
 
+def waits(output: Path) -> bool:
+    """Whether calibrated weights of a job wait for an output."""
+    folder = scratch_path(output)
+    return (folder / _JOB).is_file() and not folder.is_symlink()
+
+
 def remove_scratch(output: Path) -> None:
     """Delete what waits for an output; a folder of that name that no job made is left alone."""
     folder = scratch_path(output)
-    if (folder / _JOB).is_file() and not folder.is_symlink():
+    if waits(output):
         with disk_errors(output):
             shutil.rmtree(folder)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from core.cli import main
 from core.methods.choice import Calibrated, DataMethod, Transform
 from core.methods.scratch import scratch_path
 from core.recipe import Recipe
+from core.run import OtherRun
 
 pytestmark = pytest.mark.gui
 TEXT = CalibrationText(samples=2, length=32)
@@ -147,6 +149,30 @@ def test_cancelled_while_calibrating_and_gone_on(ready, qtbot, tmp_path: Path, s
     _, second, _ = start(ready, qtbot, CHANGED, other)
     wait_end(qtbot, second)
     assert {f.name: f.read_bytes() for f in other.iterdir()} == whole, "the same as without a stop"
+
+
+def test_another_runs_work_is_deleted_only_when_asked(ready, qtbot, tmp_path: Path, slow_layers: None) -> None:  # type: ignore[no-untyped-def]
+    """The same output with another recipe: hours of work may wait there."""
+    out = tmp_path / "out"
+    _, entry, card = start(ready, qtbot, CHANGED, out)
+    qtbot.waitUntil(lambda: calibrating(entry), timeout=LONG)
+    click(qtbot, card.buttons["cancel"])
+    wait_end(qtbot, entry)
+    kept = {f.name: f.read_bytes() for f in scratch_path(out).iterdir()}
+    other = replace(CHANGED, calibrated=replace(CHANGED.calibrated, text=replace(CHANGED.calibrated.text, seed=5)))
+    _, entry, card = start(ready, qtbot, other, out)
+    wait_end(qtbot, entry)
+    assert entry.state is JobState.FAILED
+    assert isinstance(entry.error, OtherRun)
+    assert {f.name: f.read_bytes() for f in scratch_path(out).iterdir()} == kept
+    assert card.main_button() is card.buttons["anew"]
+    assert card.buttons["anew"].isVisible()
+    assert not card.buttons["resume"].isVisible()
+    assert "untouched" in card.text.text()
+    click(qtbot, card.buttons["anew"])
+    wait_end(qtbot, entry)
+    assert entry.state is JobState.DONE, entry.error
+    assert not entry.resumed
 
 
 def test_discard_leaves_nothing(ready, qtbot, tmp_path: Path, slow_layers: None) -> None:  # type: ignore[no-untyped-def]

@@ -13,13 +13,15 @@ from PySide6.QtWidgets import QFileDialog
 from tiny_models import write_llama
 from window_help import LONG, click, controls, longest_block, open_recipe, wait_plan
 
-from app.jobs.calibration import about, cost_text, for_format
+from app.jobs.calibration import about, cost_text, for_format, methods_work
 from core.calibration.imatrix import Importance, ImportanceMatrix
 from core.calibration.imatrix_file import write_imatrix
 from core.calibration.settings import CalibrationText, Domain
 from core.catalog import base_of
+from core.checkpoint import open_checkpoint
 from core.formats import Method
 from core.methods.choice import Calibrated, DataMethod, Transform
+from core.progress import CancelToken
 from core.recipe import Recipe
 from core.targets import find_target
 
@@ -420,3 +422,14 @@ def test_waiting_for_a_plan_of_the_target(recipe, window, qtbot) -> None:  # typ
     numbers.use.activated.emit(row)
     plan = wait_plan(window, qtbot, window.services.session.current.recipe.target)
     assert plan.recipe.calibrated is None or plan.recipe.calibrated.method is DataMethod.GPTQ
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [("nvfp4a16", "one scale of the whole matrix"), ("Q4_K", "chosen as a whole"), ("mxfp4a16", ""), ("w4a16-g64", "")],
+)
+def test_what_gptq_can_not_choose_is_off_and_says_why(target: str, words: str, tmp_path: Path) -> None:
+    with open_checkpoint(write_llama(tmp_path / "tiny", hidden=256, ffn=256)) as checkpoint:
+        choice = methods_work(checkpoint, Recipe(target))(CancelToken()).methods[DataMethod.GPTQ]
+    assert words in choice.problem
+    assert bool(choice.problem) == bool(words) == bool(choice.hint)

@@ -17,6 +17,7 @@ from app.widgets.verdict import Verdict
 from app.widgets.warning_line import show_warnings
 from core import units
 from core.methods.scratch import scratch_path
+from core.run import OtherRun
 from core.serving import serving_target
 from core.targets import find_target
 
@@ -32,12 +33,13 @@ BUTTONS = {
     JobState.FAILED: ("resume", "discard", "command", "remove"),
     JobState.DONE: ("folder", "open", "inspect", "command", "remove"),
 }
+ANEW = ("anew", "discard", "command", "remove")  # where another run's work lies in the way
 
 
 class EntryCard(QFrame):
     """`chosen(entry)` on a click, Enter or Space; `asked(word, entry)` follows the buttons.
 
-    Words: pause, resume, cancel, folder, open, inspect, discard, command, remove.
+    Words: pause, resume, anew, cancel, folder, open, inspect, discard, command, remove.
     """
 
     chosen = Signal(object)
@@ -75,6 +77,7 @@ class EntryCard(QFrame):
         for word, title, icon, hint in (
             ("pause", "Pause", "pause", "Hold the conversion; it goes on with Resume"),
             ("resume", "Resume", "play", "Go on from where it stopped"),
+            ("anew", "Start anew", "rotate-ccw", "Delete what the other run has kept, and run from the beginning"),
             ("cancel", "Cancel", "x", "Stop; what is written so far stays, and can be resumed"),
             ("folder", "Open folder", "folder-open", "Show the result in the file manager"),
             ("open", "Open result", "box", "Open the result as a model"),
@@ -131,13 +134,14 @@ class EntryCard(QFrame):
             self.error.hide()
         focused = self.window().focusWidget()
         held = next((word for word, made in self.buttons.items() if made is focused), None)
-        for word in BUTTONS[state]:
+        words = self._words()
+        for word in words:
             self.buttons[word].show()
-        if held is not None and held not in BUTTONS[state]:
+        if held is not None and held not in words:
             # Pause and Resume stand in one place: a key pressed again must not meet Cancel.
-            self.buttons[BUTTONS[state][0]].setFocus()
+            self.buttons[words[0]].setFocus()
         for word, made in self.buttons.items():
-            made.setVisible(word in BUTTONS[state])
+            made.setVisible(word in words)
         self._titles["resume"] = "Try again" if state is JobState.FAILED else "Resume"
         self.text.setWordWrap(state.final)  # while it runs, its height must not change with every number
         self._second.setStretchFactor(self.text, int(state.final))
@@ -155,13 +159,18 @@ class EntryCard(QFrame):
     def fit(self, width: int) -> None:
         """Where the card has less room than its buttons need, all but the first show their icon alone."""
         self._room = width
-        words = BUTTONS[self.entry.state]
+        words = self._words()
         for word in words:
             self._name(word, self._titles[word])
         needed = sum(self.buttons[word].sizeHint().width() + SPACE_2 for word in words)
         if width and needed + self.verdict.minimumWidth() + NAME_WIDTH > width:
             for word in words[1:]:
                 self._name(word, "")
+
+    def _words(self) -> tuple[str, ...]:
+        """The buttons of the entry as it is."""
+        other = self.entry.state is JobState.FAILED and isinstance(self.entry.error, OtherRun)
+        return ANEW if other else BUTTONS[self.entry.state]
 
     def _name(self, word: str, text: str) -> None:
         if self.buttons[word].text() != text:
@@ -174,7 +183,7 @@ class EntryCard(QFrame):
         word = {
             JobState.PAUSED: "resume",
             JobState.CANCELLED: "resume",
-            JobState.FAILED: "resume",
+            JobState.FAILED: self._words()[0],
             JobState.DONE: "folder",
         }.get(self.entry.state)
         return self.buttons[word] if word else None
@@ -203,6 +212,8 @@ def status_text(entry: Entry) -> str:
         case JobState.FAILED:
             where = f"stopped at {units.format_percent(entry.share, 0)}; " if entry.progress is not None else ""
             kept = f"{_kept(entry)}; " if _has_scratch(entry) else ""
+            if isinstance(entry.error, OtherRun):
+                kept = "what the other run has kept is untouched; "
             return f"{where}{kept}no file of this name was made"
         case JobState.DONE:
             return SEPARATOR.join(_done(entry))

@@ -38,7 +38,8 @@ REFRESH_MS = 250  # clock and rate, four times a second
 PLOT_MS = 350  # the histogram of the newest tensor: between two deliveries of progress, not in the turn of one
 PLOT_WIDTH = 256  # px that the titles of the axes need
 QUEUE_HEIGHT = 196  # two conversions; more can be scrolled to
-WIDTHS = ("", "not written", "Q4_K", "99.99", "0.99999", "9 999.999")
+FORMAT = 2  # column
+WIDTHS = ("", "not written", "w4a16-g128", "99.99", "0.99999", "999.999")
 
 
 class ConvertPage(Page):
@@ -127,7 +128,7 @@ class ConvertPage(Page):
         self._split = Splitter(SPACE_4)
         self._split.addWidget(self.table)
         self._split.addWidget(plot)
-        self._split.setSizes([612, 276])
+        self._split.setSizes([632, PLOT_WIDTH])
         head = QHBoxLayout()
         head.setSpacing(SPACE_3)
         head.addWidget(self.title_text)
@@ -214,6 +215,7 @@ class ConvertPage(Page):
     def _show_rows(self, entry: Entry) -> None:
         """The conversion's tensors; a sentence for one of an earlier session, whose plan is not known yet."""
         self.table.model.set_rows(entry.rows)
+        self.table.fit_column(FORMAT, {row.format for row in entry.rows})
         self._split.setVisible(bool(entry.rows))
         self._no_tensors.setVisible(not entry.rows)
 
@@ -286,6 +288,8 @@ class ConvertPage(Page):
                 self.queue.pause(entry)
             case "resume":
                 self.queue.resume(entry)
+            case "anew":
+                self.queue.start_anew(entry)
             case "cancel":
                 self.queue.cancel(entry)
             case "discard":

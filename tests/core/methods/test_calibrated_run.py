@@ -93,6 +93,7 @@ def plan_of(checkpoint: Checkpoint, target: str, **fields: object) -> Plan:
         ("llama2", "awq-g32"),
         ("llama2", "mlx-4bit-g32"),
         ("llama2", "Q4_0"),
+        ("llama2", "mxfp4a16"),
         ("smollm", "Q8_0"),
         ("qwen3moe", "Q4_0"),
         ("qwen3moe", "w4a16-g32"),
