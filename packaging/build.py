@@ -75,12 +75,22 @@ def freeze(work: Path, flavour: d.Flavour, python: Path) -> Path:
     command = [python, "-m", "PyInstaller", "--noconfirm", "--clean", "--log-level", "WARN", "--distpath", out]
     # The same bytes from the same sources: no set in another order, no clock.
     fixed = {"BITSMITH_FLAVOUR": flavour.name, "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": str(epoch())}
-    run([*command, "--workpath", work / "pyinstaller", HERE / "bitsmith.spec"], **fixed)
+    # Not from the tree's folder, whose packages would be found before the installed ones and have no compiled kernels.
+    fixed["PYTHONSAFEPATH"] = "1"
+    run([*command, "--workpath", work / "pyinstaller", HERE / "bitsmith.spec"], cwd=work, **fixed)
     shutil.rmtree(work / "pyinstaller", ignore_errors=True)
     program = out / "Bitsmith.app" if MACOS else out / d.NAME
+    check_whole(program)
     if sys.platform.startswith("linux"):
         strip(program)
     return program
+
+
+def check_whole(program: Path) -> None:
+    """End the build when something is missing without which the program starts all the same, and is slow or silent."""
+    for pattern in d.MUST_HAVE:
+        if not any(program.rglob(pattern)):
+            raise SystemExit(f"The program has no {pattern}; it was left out on the way.")
 
 
 def strip(program: Path) -> None:

@@ -262,6 +262,8 @@ GLIBC_LIBRARIES = frozenset((*_GLIBC, "libresolv.so.2", "libcrypt.so.1", "ld-lin
 DRIVER_LIBRARIES = frozenset(("libcuda.so.1", "libnvidia-ml.so.1", "libamdhip64.so"))
 # Libraries whose layout was changed after linking (auditwheel's patchelf): strip would move what they point to.
 NOT_STRIPPED = ("numpy.libs/*", "sentencepiece.libs/*", "scipy.libs/*", "*-????????.so*")
+# Files that the program runs without, more slowly or with less to say, so that no trial of it would fail.
+MUST_HAVE = ("_cpu.*", "_engine.*", "support_matrix.json", "guide/index.md")
 # Files whose bytes may differ between two builds of the same sources, with the reason.
 NOT_REPRODUCIBLE: dict[str, str] = {}
 # Fonts make text; a session bus and a portal come with every desktop.

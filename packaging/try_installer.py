@@ -155,6 +155,8 @@ def use(trial: Trial) -> None:
     locales = {"C": {"LC_ALL": "C"}, "tr_TR.UTF-8": turkish(trial)}
     for name, settings in locales.items():
         answer = json.loads(trial.run("check", "--json", **settings))
+        states = {c["name"]: c["state"] for c in reversed(answer["checks"])}  # the first of a name is the best
+        assert states["Compiled kernels"] == states["Instruction sets"] == "green", answer
         trial.say(f"check --json with {name}: {len(json.dumps(answer))} characters")
     sample = trial.installed() / "_internal" / "resources" / "sample" / SAMPLE
     models = trial.home / "модели 模型"

@@ -85,6 +85,17 @@ def test_hashes_name_every_file_and_link(tmp_path):
     assert lines == [f"{hashlib.sha256(b'bits').hexdigest()}  a/b.txt", "-> a/b.txt  link"]
 
 
+def test_a_program_without_its_compiled_kernels_ends_the_build(tmp_path):
+    for name in ("_engine.cpython-311-x86_64-linux-gnu.so", "_cpu.pyd", "support_matrix.json", "guide/index.md"):
+        place = tmp_path / "_internal" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.touch()
+    build.check_whole(tmp_path)
+    (tmp_path / "_internal" / "_cpu.pyd").unlink()
+    with pytest.raises(SystemExit, match="_cpu"):
+        build.check_whole(tmp_path)
+
+
 def test_sums_keep_other_flavours_and_forget_what_is_gone(tmp_path):
     extras = tmp_path / "extras"
     extras.mkdir()
