@@ -13,6 +13,7 @@ from kernels.gpu.launcher import card_of, launch, power_above
 from kernels.gpu.steps import FLOATS
 
 WIDEST_HEAD = 256
+MOST_TOKENS = 65535  # that a grid has in its third dimension
 EVERYTHING = 1 << 30  # the window of a token that sees all before it
 # Kind of cache → its reader and writer in `kernels.gpu.caches`.
 KINDS: dict[str, tuple[Any, Any]] = {"floats": (caches.read_floats, caches.write_floats)}
@@ -90,20 +91,24 @@ def attend_prompt(
     """Queries [M, heads, D] of prompts, or of pieces of them → [M, heads, D]; their keys are in the cache already.
 
     Rows starts[s] … starts[s + 1] (int32 [S + 1]) are tokens of slot sequences[s], from positions[s] on (int32 [S]).
-    longest: of these runs, at least. A token sees the last `window` positions, itself included; 0: all. softcap: scores
-    become softcap · tanh(score / softcap); 0: off. Query head h uses key head h · key heads // heads.
+    longest: of these runs, at least. Where q or the cache has not what these say, nothing is read, and results are NaN;
+    nothing waits for the device to see it. A token sees the last `window` positions, itself included; 0: all. softcap:
+    scores become softcap · tanh(score / softcap); 0: off. Query head h uses key head h · key heads // heads.
     """
     how, share, out = _prepare(q, cache, out, "prompt")
     count = len(sequences)
     _check_numbers(starts, count + 1, "starts")
     _check_numbers(sequences, count, "sequences")
     _check_numbers(positions, count, "positions")
-    _, heads, capacity, width = cache.keys.shape
+    slots, heads, capacity, width = cache.keys.shape
+    _check_masks(window, softcap, count)
+    if not len(q) or not count or longest < 1:
+        return out
     launch(
         attention.attend_prompt,
         (-(-longest // how.rows), q.shape[1], count),
         *(q, *cache.planes, starts, sequences, positions, out),
-        *(q.stride(0), q.stride(1), out.stride(0), out.stride(1), heads, capacity),
+        *(len(q), q.stride(0), q.stride(1), out.stride(0), out.stride(1), slots, heads, capacity),
         *(float(scale), window or EVERYTHING, float(softcap)),
         READ=KINDS[cache.kind][0],
         CAPPED=softcap > 0,
@@ -141,7 +146,11 @@ def attend_tokens(
     tokens, heads = q.shape[:2]
     _check_numbers(sequences, tokens, "sequences")
     _check_numbers(positions, tokens, "positions")
-    _, key_heads, capacity, width = cache.keys.shape
+    slots, key_heads, capacity, width = cache.keys.shape
+    _check_masks(window, softcap, tokens)
+    if not tokens:
+        return out
+    longest = min(longest, capacity)
     split = how.split(tokens * key_heads, min(longest, window or longest), share)
     parts, sizes = out, out
     strides = (out.stride(0), out.stride(1))
@@ -154,7 +163,7 @@ def attend_tokens(
         attention.attend_token,
         (split, key_heads, tokens),
         *(q, *cache.planes, sequences, positions, parts, sizes, q.stride(0), q.stride(1), *strides),
-        *(key_heads, capacity, float(scale), window or EVERYTHING, float(softcap)),
+        *(slots, key_heads, capacity, float(scale), window or EVERYTHING, float(softcap)),
         READ=KINDS[cache.kind][0],
         CAPPED=softcap > 0,
         SHARE=share,
@@ -185,7 +194,9 @@ def attend_tokens(
 def _prepare(q: torch.Tensor, cache: Cache, out: torch.Tensor | None, kind: str) -> tuple[Any, int, torch.Tensor]:
     _, key_heads, _, width = _check_cache(cache)
     if q.ndim != 3 or q.shape[2] != width or q.stride(2) != 1 or q.dtype not in FLOATS:
-        raise ValueError(f"queries are floats [M, heads, {width}], not {q.dtype} {list(q.shape)}")
+        raise ValueError(
+            f"queries are floats [M, heads, {width}], each head in one piece, not {q.dtype} {list(q.shape)}"
+        )
     if q.shape[1] % key_heads:
         raise ValueError(f"{q.shape[1]} query heads do not share {key_heads} key heads evenly")
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
@@ -193,6 +204,13 @@ def _prepare(q: torch.Tensor, cache: Cache, out: torch.Tensor | None, kind: str)
         raise ValueError(f"the result has the shape of the queries, {list(q.shape)}, not {list(out.shape)}")
     how = attention_configuration(card_of(q), kind, power_above(width), q.element_size())
     return how, q.shape[1] // key_heads, out
+
+
+def _check_masks(window: int, softcap: float, programs: int) -> None:
+    if window < 0 or not 0 <= softcap < float("inf"):
+        raise ValueError(f"a window of {window} and a soft cap of {softcap} are not positive, or 0 for none")
+    if programs > MOST_TOKENS:
+        raise ValueError(f"{programs} tokens or sequences are more than {MOST_TOKENS}, which one call takes")
 
 
 def _check_cache(cache: Cache) -> tuple[int, int, int, int]:

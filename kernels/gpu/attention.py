@@ -50,17 +50,18 @@ def _walk(
 @triton.jit
 def attend_prompt(
     q, keys, key_scales, values, value_scales, starts, sequences, positions, out,
-    Q_STRIDE, Q_HEAD, OUT_STRIDE, OUT_HEAD, KEY_HEADS, CAPACITY, SCALE, WINDOW, SOFTCAP,
+    TOKENS, Q_STRIDE, Q_HEAD, OUT_STRIDE, OUT_HEAD, SEQUENCES, KEY_HEADS, CAPACITY, SCALE, WINDOW, SOFTCAP,
     READ: tl.constexpr, CAPPED: tl.constexpr, SHARE: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, STAGES: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """q [M, heads, WIDTH] → out alike: ROWS tokens of one sequence and one head a program.
 
-    Tokens starts[s] … starts[s + 1] are of the cache's slot sequences[s], and at positions[s] and after.
+    Tokens starts[s] … starts[s + 1] are of the cache's slot sequences[s], and at positions[s] and after. What is
+    outside of q or of the cache is neither read nor written, and becomes NaN.
     """
     s, head = tl.program_id(2), tl.program_id(1)
-    begin = tl.load(starts + s)
-    count = tl.load(starts + s + 1) - begin
+    begin = tl.maximum(tl.load(starts + s), 0)
+    count = tl.minimum(tl.load(starts + s + 1), TOKENS) - begin
     before = tl.program_id(0) * ROWS
     if before < count:
         r = before + tl.arange(0, ROWS)
@@ -69,56 +70,64 @@ def attend_prompt(
         token = (begin + r).to(tl.int64)
         d = tl.arange(0, BLOCK)
         here = (r[:, None] < count) & (d[None, :] < WIDTH)
-        queries = tl.load(q + token[:, None] * Q_STRIDE + head * Q_HEAD + d[None, :], mask=here, other=0)
-        base = (tl.load(sequences + s).to(tl.int64) * KEY_HEADS + head // SHARE) * CAPACITY
+        at = head.to(tl.int64)
+        queries = tl.load(q + token[:, None] * Q_STRIDE + at * Q_HEAD + d[None, :], mask=here, other=0)
+        slot = tl.load(sequences + s).to(tl.int64)
+        there = (slot >= 0) & (slot < SEQUENCES) & (origin >= 0)
+        base = (slot * KEY_HEADS + head // SHARE) * CAPACITY
         first = tl.maximum(origin + before + 1 - WINDOW, 0)
-        last = tl.minimum(origin + tl.minimum(before + ROWS, count), CAPACITY)
+        last = tl.where(there, tl.minimum(origin + tl.minimum(before + ROWS, count), CAPACITY), 0)
         _, total, found = _walk(
             *(queries, keys, key_scales, values, value_scales, base, first, last, position),
             *(tl.full((ROWS,), float("-inf"), tl.float32), tl.zeros((ROWS,), tl.float32)),
             *(tl.zeros((ROWS, BLOCK), tl.float32), SCALE, WINDOW, SOFTCAP),
             *(READ, CAPPED, WIDTH, GROUP, BLOCK, POSITIONS, STAGES, VECTOR),
         )
-        found = found / total[:, None]
-        place = out + token[:, None] * OUT_STRIDE + head * OUT_HEAD + d[None, :]
+        known = there & (position < CAPACITY)
+        found = tl.where(known[:, None], found / total[:, None], float("nan"))
+        place = out + token[:, None] * OUT_STRIDE + at * OUT_HEAD + d[None, :]
         tl.store(place, found.to(out.dtype.element_ty), mask=here)
 
 
 @triton.jit
 def attend_token(
     q, keys, key_scales, values, value_scales, sequences, positions, out, sizes,
-    Q_STRIDE, Q_HEAD, OUT_STRIDE, OUT_HEAD, KEY_HEADS, CAPACITY, SCALE, WINDOW, SOFTCAP,
+    Q_STRIDE, Q_HEAD, OUT_STRIDE, OUT_HEAD, SEQUENCES, KEY_HEADS, CAPACITY, SCALE, WINDOW, SOFTCAP,
     READ: tl.constexpr, CAPPED: tl.constexpr, SHARE: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, POSITIONS: tl.constexpr, SPLIT: tl.constexpr, STAGES: tl.constexpr,
     VECTOR: tl.constexpr,
 ):  # fmt: skip
     """q [M, heads, WIDTH] → out [M, heads, SPLIT, WIDTH]: all heads of a key head, over one part of the token's past.
 
-    Token m is at positions[m] of slot sequences[m]. sizes [M, heads, SPLIT]: log2 of the part's sum of powers.
+    Token m is at positions[m] of slot sequences[m]; where the cache has neither, nothing is read, and it becomes NaN.
+    sizes [M, heads, SPLIT]: log2 of the part's sum of powers.
     """
     part, key_head, m = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     row = tl.arange(0, ROWS)
-    head = key_head * SHARE + row
+    head = (key_head * SHARE + row).to(tl.int64)
     d = tl.arange(0, BLOCK)
     here = (row[:, None] < SHARE) & (d[None, :] < WIDTH)
     queries = tl.load(q + m * Q_STRIDE + head[:, None] * Q_HEAD + d[None, :], mask=here, other=0)
     at = tl.load(positions + m)
-    base = (tl.load(sequences + m).to(tl.int64) * KEY_HEADS + key_head) * CAPACITY
+    slot = tl.load(sequences + m).to(tl.int64)
+    there = (slot >= 0) & (slot < SEQUENCES) & (at >= 0) & (at < CAPACITY)
+    base = (slot * KEY_HEADS + key_head) * CAPACITY
     oldest = tl.maximum(at + 1 - WINDOW, 0)
     share = tl.cdiv(tl.cdiv(at + 1 - oldest, SPLIT), POSITIONS) * POSITIONS
     first = oldest + part * share
-    last = tl.minimum(tl.minimum(first + share, at + 1), CAPACITY)
+    last = tl.where(there, tl.minimum(first + share, at + 1), 0)
     largest, total, found = _walk(
         *(queries, keys, key_scales, values, value_scales, base, first, last, at + row * 0),
         *(tl.full((ROWS,), float("-inf"), tl.float32), tl.zeros((ROWS,), tl.float32)),
         *(tl.zeros((ROWS, BLOCK), tl.float32), SCALE, WINDOW, SOFTCAP),
         *(READ, CAPPED, WIDTH, GROUP, BLOCK, POSITIONS, STAGES, VECTOR),
     )
-    found = found / tl.where(total > 0, total, 1.0)[:, None]
+    found = tl.where(there, found / tl.where(total > 0, total, 1.0)[:, None], float("nan"))
     place = out + m * OUT_STRIDE + head[:, None] * OUT_HEAD + part * WIDTH + d[None, :]
     tl.store(place, found.to(out.dtype.element_ty), mask=here)
     if SPLIT > 1:
         size = tl.where(total > 0, largest + tl.log2(tl.where(total > 0, total, 1.0)), float("-inf"))
+        size = tl.where(there, size, 0.0)
         tl.store(sizes + (m * KEY_HEADS * SHARE + head) * SPLIT + part, size, mask=row < SHARE)
 
 
@@ -156,7 +165,7 @@ def store_cache(
 ):  # fmt: skip
     """k, v [M, key heads, WIDTH] into the cache; a slot or position that it has not is left out."""
     m = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    head = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     d = tl.arange(0, BLOCK)
     slot, position = tl.load(sequences + m), tl.load(positions + m)
     heads = tl.where(slot >= 0, tl.where(slot < SEQUENCES, KEY_HEADS, 0), 0)

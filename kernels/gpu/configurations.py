@@ -21,6 +21,11 @@ VECTOR_BATCH = 4  # tokens that the vector product takes at most
 _PARTS_SHARE = 0.02
 _LEAST_POSITIONS, _MOST_PARTS = 256, 64  # of a part of a token's past; parts
 _WIDE_HEAD = 256  # bytes
+# How the names of cards begin that are not in the table → one there of the same family, with no more shared memory.
+_LIKE = (
+    *(("gfx9", "gfx942"), ("gfx10", "gfx1100"), ("gfx11", "gfx1100"), ("gfx12", "gfx1201")),
+    *(("sm_10", "sm_100"), ("sm_110", "sm_100")),
+)
 _WIDEST_GROUP = 128  # columns; a step of a product has whole groups
 
 
@@ -86,6 +91,13 @@ class AttentionConfiguration:
 @cache
 def _table() -> dict[str, Any]:
     return json.loads(_TABLE.read_text(encoding="utf-8"))
+
+
+def _own(card: str) -> dict[str, Any]:
+    """The card's lines, or those of the one in the table that is built like it."""
+    lines = _table()["cards"]
+    like = card if card in lines else next((known for start, known in _LIKE if card.startswith(start)), "")
+    return lines.get(like, {})
 
 
 def cards() -> tuple[str, ...]:
@@ -160,7 +172,7 @@ def configuration(card: str, tokens: int, rows: int, words: int, tiles: int, nby
     card: 'sm_90', 'gfx942' …
     """
     kind = regime(tokens)
-    line = {**_table()["default"][kind], **_table()["cards"].get(card, {}).get(kind, {})}
+    line = {**_table()["default"][kind], **_own(card).get(kind, {})}
     if kind == LIBRARY:
         return Configuration(kind, line["rows"], line["warps"])
     tuned = _tuned(card).get(tuned_key(tokens, rows, words, tiles, nbytes))
@@ -181,7 +193,7 @@ def scaled_configuration(
     """For a product of `tokens` with `rows` rows of codes of `bits` bits. work: 'int8', 'fp8', 'scaled', 'upcast', or
     'blocks', 8-bit floats with scales of 128 columns.
     """
-    own = _table()["cards"].get(card, {}).get("scaled", {})
+    own = _own(card).get("scaled", {})
     kind = "vector" if tokens <= VECTOR_BATCH or own.get("vector only") else "tile"
     kind = "prompt" if kind == "tile" and tokens >= library_from() else kind
     lines = (_table()["scaled"], own)
@@ -201,7 +213,7 @@ def scaled_configuration(
 
 def attention_configuration(card: str, kind: str, width: int, value_bytes: int) -> AttentionConfiguration:
     """kind: 'prompt' or 'token'. width: of a head, a power of two. value_bytes: of a query's values."""
-    own = _table()["cards"].get(card, {}).get("attention", {})
+    own = _own(card).get("attention", {})
     size = (
         "wide" if width * value_bytes > _WIDE_HEAD else "middle" if width * value_bytes > _WIDE_HEAD // 2 else "narrow"
     )

@@ -130,21 +130,22 @@ def outlier_columns(x, flags, blocks, M, K, STRIDE, THRESHOLD, ROWS: tl.constexp
 @triton.jit
 def rotate(
     x, cos, sin, positions, out,
-    HEADS, X_STRIDE, X_HEAD, OUT_STRIDE, OUT_HEAD, WIDTH, TURNED,
+    HEADS, X_STRIDE, X_HEAD, OUT_STRIDE, OUT_HEAD, WIDTH, TURNED, POSITIONS,
     PAIRS: tl.constexpr, COPY: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
     """x [M, heads, WIDTH] → out: the first 2 · TURNED values of each head turned by the tables' row of its position.
 
-    cos, sin: float32 [positions, TURNED]. PAIRS: values 2i and 2i + 1 turn together, else i and i + TURNED. COPY: the
-    REST of a head is copied, where out is not x.
+    cos, sin: float32 [POSITIONS, TURNED]; heads at another position become NaN. PAIRS: values 2i and 2i + 1 turn
+    together, else i and i + TURNED. COPY: the REST of a head is copied, where out is not x.
     """
     m = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    head = (tl.program_id(1) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     i = tl.arange(0, BLOCK)
     position = tl.load(positions + m).to(tl.int64)
     turning = i < TURNED
-    c = tl.load(cos + position * TURNED + i, mask=turning, other=0)[None, :]
-    s = tl.load(sin + position * TURNED + i, mask=turning, other=0)[None, :]
+    known = i < tl.where((position >= 0) & (position < POSITIONS), TURNED, 0)
+    c = tl.load(cos + position * TURNED + i, mask=known, other=float("nan"))[None, :]
+    s = tl.load(sin + position * TURNED + i, mask=known, other=float("nan"))[None, :]
     source = x + m * X_STRIDE + head[:, None] * X_HEAD
     target = out + m * OUT_STRIDE + head[:, None] * OUT_HEAD
     there = head[:, None] < HEADS

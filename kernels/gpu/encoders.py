@@ -104,7 +104,7 @@ def encode_float8(
     here = (r[:, None] < R) & (k[None, :] < K)
     place = r.to(tl.int64)[:, None] * K + k[None, :]
     v = tl.load(x + place, mask=here, other=0)
-    scale = tl.load(scales + (r // A)[:, None] * SCALES + (k // B)[None, :], mask=here, other=1.0)
+    scale = tl.load(scales + (r // A).to(tl.int64)[:, None] * SCALES + (k // B)[None, :], mask=here, other=1.0)
     v = tl.div_rn(v, scale)
     if FORMAT == "F8_E4M3":
         code = e4m3_code(v)

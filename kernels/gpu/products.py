@@ -100,10 +100,12 @@ def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None)
 
     Raises ValueError for other shapes and types.
     """
-    if x.ndim != 2 or x.shape[1] != weights.columns or not len(x):
+    if x.ndim != 2 or x.shape[1] != weights.columns:
         raise ValueError(f"{list(x.shape)} does not multiply a matrix of {weights.columns} columns")
     if x.dtype not in (torch.float16, torch.bfloat16):
         raise ValueError(f"activations are float16 or bfloat16, not {x.dtype}")
+    if not len(x):
+        return torch.empty((0, weights.rows), dtype=torch.float32, device=x.device)
     how = how or chosen(weights, len(x))
     x = x.contiguous()
     if how.regime == LIBRARY:

@@ -18,6 +18,7 @@ from kernels.gpu.steps import FLOATS, Outliers, Tokens, aligned_bytes
 # Sums of int8 products stay below 2³¹ for as many columns.
 MOST_COLUMNS = (2**31 - 1) // (127 * 128)
 _PARTS_BLOCK = 1024
+MOST_PROGRAMS = 65535  # that a grid has in its third dimension
 
 
 @dataclass(frozen=True)
@@ -118,9 +119,13 @@ def scaled_product(
         out = torch.empty((tokens, rows), dtype=torch.float32, device=x.codes.device)
     if out.shape != (tokens, rows) or out.dtype not in FLOATS or not out.is_contiguous():
         raise ValueError(f"the result is contiguous floats {[tokens, rows]}, not {out.dtype} {list(out.shape)}")
+    if not tokens:
+        return out
     card = card_of(x.codes)
     way = way or way_of(weights.kind, card)
     how = how or scaled_configuration(card, work_of(weights.kind, way), tokens, rows, x.codes.shape[1], shape.bits)
+    if -(-tokens // how.batch) > MOST_PROGRAMS:
+        raise ValueError(f"{tokens} tokens are more than one call takes on {card}")
     fnuz = way == "fp8" and card in FNUZ
     parts = out
     if how.split > 1:

@@ -147,17 +147,18 @@ def rotate(
 ) -> torch.Tensor:
     """Heads x [M, heads, D] turned by their positions → [M, heads, D]. out may be x.
 
-    cos, sin: float32 [P, R], 2R ≤ D, contiguous, with any scaling in them; positions: int32 [M], below P, which is not
-    checked. pairs: values 2i and 2i + 1 turn together (GGUF's llama order), else i and i + R (Hugging Face's).
+    cos, sin: float32 [P, R], 2R ≤ D, contiguous, with any scaling in them; positions: int32 [M], below P: heads at
+    others become NaN, and nothing outside is read. pairs: values 2i and 2i + 1 turn together (GGUF's llama order), else
+    i and i + R (Hugging Face's).
     """
     if x.ndim != 3 or x.stride(2) != 1 or x.dtype not in FLOATS:
-        raise ValueError(f"heads are floats [M, heads, D], not {x.dtype} {list(x.shape)}")
+        raise ValueError(f"heads are floats [M, heads, D], each in one piece, not {x.dtype} {list(x.shape)}")
     if cos.ndim != 2 or cos.shape != sin.shape or not 0 < 2 * cos.shape[1] <= x.shape[2]:
         raise ValueError(f"tables {list(cos.shape)} and {list(sin.shape)} do not turn heads of {x.shape[2]}")
     if cos.dtype != torch.float32 or sin.dtype != torch.float32 or not (cos.is_contiguous() and sin.is_contiguous()):
         raise ValueError("tables of rotary positions are contiguous float32")
     _check_positions(positions, len(x))
-    out = torch.empty_like(x) if out is None else out
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     if out.shape != x.shape or out.stride(2) != 1:
         raise ValueError(f"the result has the shape of x, {list(x.shape)}, not {list(out.shape)}")
     turned, width = cos.shape[1], x.shape[2]
@@ -167,7 +168,7 @@ def rotate(
         elementwise.rotate,
         (len(x), -(-x.shape[1] // rows)),
         *(x, cos, sin, positions, out, x.shape[1], x.stride(0), x.stride(1), out.stride(0), out.stride(1)),
-        *(width, turned),
+        *(width, turned, len(cos)),
         PAIRS=pairs,
         COPY=2 * turned < width and out.data_ptr() != x.data_ptr(),
         ROWS=rows,
@@ -201,7 +202,7 @@ def _empty(x: torch.Tensor, kind: str, group: int, tensor_scale: float) -> Token
     if group and (fixed or group < _ALIGNED or group != power_above(group)):
         own = f"{kind} has {fixed}" if fixed else f"a power of two of columns, at least {_ALIGNED}"
         raise ValueError(f"a scale is for {own}, not for {group}")
-    if x.ndim != 2 or not x.numel():
+    if x.ndim != 2 or not x.shape[1]:
         raise ValueError(f"activations are [M, K], not {list(x.shape)}")
     rows, columns = x.shape
     group = group or fixed
@@ -218,8 +219,8 @@ def aligned_bytes(columns: int, bits: int) -> int:
 
 
 def _check_floats(x: torch.Tensor, like: torch.Tensor) -> None:
-    if x.shape != like.shape or x.ndim != 2 or not x.numel() or x.stride(1) != 1 or x.dtype not in FLOATS:
-        raise ValueError(f"activations are floats [M, K], not {x.dtype} {list(x.shape)}")
+    if x.shape != like.shape or x.ndim != 2 or not x.shape[1] or x.stride(1) != 1 or x.dtype not in FLOATS:
+        raise ValueError(f"activations are floats [M, K], each row in one piece, not {x.dtype} {list(x.shape)}")
 
 
 def _token_step(
@@ -236,6 +237,8 @@ def _token_step(
     if second is not None:
         _check_floats(second, x)
     rows, columns = x.shape
+    if not rows:
+        return
     if isinstance(out, Tokens):
         kind, group, tensor_scale, scales, target = out.kind, out.group, out.tensor_scale, out.scales, out.codes
         block = power_above(max(out.codes.shape[1] * 8 // CODES[kind][0], group), _ALIGNED)
