@@ -136,7 +136,7 @@ def start_background(window: MainWindow) -> None:
 
     Garbage(window)
     services = window.services
-    load_devices(services, window.memory_bar.set_devices)
+    load_devices(services, services.shell.devices_known.emit)
     services.jobs.run("Load libraries", lambda _token: load_libraries(), lambda _none: window.build_pages())
 
 

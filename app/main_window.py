@@ -195,6 +195,7 @@ class MainWindow(QMainWindow):
         shell.problem.connect(self.banner.show_error)
         shell.notice.connect(lambda message, hint: self.banner.show_text(message, hint, warning=True))
         shell.queue_changed.connect(self._show_queue)
+        shell.devices_known.connect(self.memory_bar.set_devices)
         shell.settings_changed.connect(self._follow_settings)
         self.services.jobs.failed.connect(self._show_failure)
         self.recent_menu.aboutToShow.connect(

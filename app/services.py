@@ -20,6 +20,7 @@ class Shell(QObject):
     get_model(text): the view that downloads; a name or an address is looked up there at once.
     choose_folder(), choose_file(): the file choosers. problem(error): tell a UserError above the page.
     notice(sentence, next_step): tell something that stops nothing above the page.
+    devices_known(choices): what was found in this computer, and the table's devices behind.
     settings_changed(): what is set has changed; sizes may be written otherwise and results go elsewhere.
     queue_changed(count): how many conversions wait or run, for the navigation.
     """
@@ -32,6 +33,7 @@ class Shell(QObject):
     choose_file = Signal()
     problem = Signal(object)
     notice = Signal(str, str)
+    devices_known = Signal(object)
     settings_changed = Signal()
     queue_changed = Signal(int)
 

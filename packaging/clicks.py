@@ -25,8 +25,8 @@ READY_SECONDS = 180  # until a control can be used: models are opened and files 
 
 @dataclass(frozen=True)
 class Click:
-    """picture: its name. control: what a screen reader calls it. role: 'primary', 'quiet' or 'nav'. seconds: how long
-    its work may take.
+    """picture: its name. control: what a screen reader calls it. role: 'primary', 'nav' or 'QPushButton'. seconds: how
+    long its work may take.
     """
 
     picture: str
@@ -36,7 +36,7 @@ class Click:
 
 
 STEPS = (
-    Click("sample", "Try the sample model", "quiet", 60),
+    Click("sample", "Try the sample model", "QPushButton", 60),
     Click("choose-a-format", "Choose a format", "primary", 30),
     Click("convert", "Convert", "primary", 180),
     Click("test", "Test", "nav", 30),
@@ -99,7 +99,7 @@ def wait_for(places: Path, step: Click, process: subprocess.Popen[bytes]) -> tup
                 return place
         time.sleep(0.2)
     names = ", ".join(
-        sorted({f"{c['name']} ({c['role']})" for c in controls if c["role"] in ("primary", "quiet", "nav")})
+        sorted({f"{c['name']} ({c['role']})" for c in controls if c["role"] in ("primary", "QPushButton", "nav")})
     )
     raise SystemExit(f"There is no '{step.control}' ({step.role}) to click; there are: {names or 'none'}.")
 

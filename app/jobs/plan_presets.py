@@ -1,4 +1,4 @@
-"""The three presets, sized for the open model and judged for the target device."""
+"""The presets, sized for the open model and judged for the target device."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
 
 PRESETS_KEY = "presets"
-ROOMY = 0.25  # of the device's memory: a model that takes less in 8 bits has room for them
-READING_SPEED = 15.0  # tokens/s: two to three times as fast as a person reads
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,9 @@ PRESETS = (
     Preset("balanced", "Balanced", "Hard to tell from the original in use.", ("Q4_K_M", "Q5_0")),
     Preset("closest", "Closest", "As good as the original.", ("Q8_0",)),
 )
+# The first card: whichever of these and the three above suits the model and the device best.
+BEST = Preset("best", "Best for this computer", "Chosen for its memory and processor, and for this model.", ())
+BETWEEN = (Preset("six", "", "", ("Q6_K",)), Preset("three", "", "", ("Q3_K_M",)))
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Offer:
     """A preset worked out for one model and device. plan None: it can not be made, and `problem` says why.
 
     fits: whether weights, cache and workspace fit the device; None while the device's memory is not known.
-    tokens_per_second: the most that reading memory allows, None when unknown.
+    tokens_per_second: the most that reading memory allows, None when unknown. ladder: what the best was chosen from.
+    title: of its card, where it is not the preset's.
     """
 
     preset: Preset
@@ -62,25 +64,39 @@ class Offer:
     tokens_per_second: float | None = None
     reason: str = ""
     recommended: bool = False
+    ladder: tuple[Offer, ...] = ()
+    title: str = ""
 
 
 def presets_work(session: Session) -> Work:
-    """Work that returns the three Offers for the session's model, device and context; one of them is recommended."""
+    """Work that returns an Offer for the best and for each of PRESETS, for the session's model, device and context."""
 
     def work(token: CancelToken) -> tuple[Offer, ...]:
-        offers = []
-        for preset in PRESETS:
+        ladder = []
+        for preset in (*PRESETS, *BETWEEN):
             token.check()
-            offers.append(_offer(session, preset))
-        return recommend(offers, device_label(session), already_quantized(session.checkpoint))
+            ladder.append(_offer(session, preset))
+        return with_best(ladder, session)
 
     return work
 
 
 def rejudged(offers: Sequence[Offer], session: Session) -> tuple[Offer, ...]:
     """The same plans judged for the session's present device and context: arithmetic only, for the GUI thread."""
-    judged = [_judged(replace(o, recommended=False), session) for o in offers]
-    return recommend(judged, device_label(session), already_quantized(session.checkpoint))
+    return with_best([_judged(o, session) for o in offers[0].ladder], session)
+
+
+def with_best(ladder: Sequence[Offer], session: Session) -> tuple[Offer, ...]:
+    """The best of the ladder, which begins with PRESETS, as the first card's offer, and those of PRESETS after it."""
+    from app.jobs.plan_best import best_of, runtime_sentence
+
+    chosen, why = best_of(ladder, device_label(session), already_quantized(session.checkpoint))
+    title = "" if session.device is None or session.device.own else f"Best for {session.device.label}"
+    first = replace(chosen, preset=BEST, ladder=tuple(ladder), title=title)
+    if chosen.plan is not None:
+        reason = f"{chosen.reason} Recommended: {why}. {runtime_sentence(chosen.recipe.target, session.device)}"
+        first = replace(first, reason=reason, recommended=True)
+    return (first, *ladder[: len(PRESETS)])
 
 
 def device_label(session: Session) -> str:
@@ -146,38 +162,3 @@ def context_text(context: int) -> str:
     """8192 → ' with 8k context'."""
     short = f"{context // 1024}k" if context >= 1024 and context % 1024 == 0 else units.format_count(context)
     return f" with {short} context"
-
-
-def recommend(offers: Sequence[Offer], device_name: str, quantized: bool) -> tuple[Offer, ...]:
-    """Mark one offer as recommended and say why, for somebody who knows none of the formats.
-
-    Of those that fit the device and are smaller than the source: Closest where memory is roomy and speed suffices,
-    else Balanced, else the smallest. From a quantized source the one that loses least: the largest that is smaller.
-    """
-    possible = [o for o in offers if o.plan is not None]
-    if not possible:
-        return tuple(offers)
-    useful = [o for o in possible if o.plan is not None and o.plan.change < 0] or possible[:1]
-    fitting = [o for o in useful if o.fits is not False]
-    if not fitting:
-        chosen, why = useful[0], f"nothing fits on {device_name} with this context; this is the smallest"
-    elif quantized:
-        chosen, why = fitting[-1], "the model is already quantized; of the sizes below its own, this loses least"
-    else:
-        by_key = {o.preset.key: o for o in fitting}
-        closest = by_key.get("closest")
-        if closest is not None and _roomy(closest):
-            chosen, why = closest, "there is room and speed enough for 8 bits, so nothing needs to be given up"
-        elif "balanced" in by_key:
-            chosen, why = by_key["balanced"], "the best quality for its size that suits this device"
-        else:
-            chosen, why = fitting[-1], "the closest to the original that fits"
-    return tuple(
-        replace(o, recommended=True, reason=f"{o.reason} Recommended: {why}.") if o is chosen else o for o in offers
-    )
-
-
-def _roomy(offer: Offer) -> bool:
-    if offer.capacity is None or offer.used > ROOMY * offer.capacity:
-        return False
-    return offer.tokens_per_second is None or offer.tokens_per_second >= READING_SPEED

@@ -1,4 +1,4 @@
-"""Make the pictures in docs/images that show the window, from the window as it is now.
+"""Make the pictures in docs/images and docs/guide that show the window, from the window as it is now.
 
 `make pictures` runs this; `python tests/app/pictures.py MODEL` takes another model than the sample. MODEL is shown
 under a short name, wherever it lies, and nothing is written beside it.
@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -17,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs" / "images"
-SIZE = (1280, 800)
+FOLDER, GUIDE = ROOT / "docs" / "images", ROOT / "docs" / "guide" / "images"
+SIZE, GUIDE_SIZE = (1280, 800), (1100, 700)
 TARGET, SCHEME = "Q4_K_M", "w4a16-g64-asym"
 
 
@@ -58,7 +59,13 @@ def take_pictures(window: Any, model: Path, folder: Path) -> list[Path]:
 
 
 def _screens() -> Any:
-    spec = importlib.util.spec_from_file_location("screens", Path(__file__).with_name("screens.py"))
+    screens = _load("screens")
+    screens.PATIENCE = 240.0  # nobody waits for them
+    return screens
+
+
+def _load(name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -71,11 +78,13 @@ def _linked(model: Path, name: str) -> Iterator[Path]:
     """A short path that leads to the model and says nothing of this computer."""
     place = Path(tempfile.gettempdir()) / "models" / (name + ("" if model.is_dir() else model.suffix))
     place.parent.mkdir(exist_ok=True)
+    before = set(place.parent.iterdir())
     place.symlink_to(model.absolute())
     try:
         yield place
     finally:
-        place.unlink()
+        for made in set(place.parent.iterdir()) - before:
+            shutil.rmtree(made) if made.is_dir() and not made.is_symlink() else made.unlink()
         with contextlib.suppress(OSError):  # others use it
             place.parent.rmdir()
 
@@ -102,6 +111,12 @@ def main() -> int:
         window = build_window(Settings(Path(scratch) / "settings.ini"))
         start_background(window)
         taken = take_pictures(window, place, FOLDER)
+        window.close()
+        window = build_window(Settings(Path(scratch) / "guide.ini"))
+        window.resize(*GUIDE_SIZE)
+        window.show()
+        camera = _screens().Camera(window, Path(scratch), place.parent)  # whose path is the same every time
+        taken += _load("guide_pictures").take_guide(camera, place, GUIDE)
         window.close()
     print("\n".join(str(path.relative_to(ROOT)) for path in taken))
     return 0

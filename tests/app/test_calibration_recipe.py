@@ -340,7 +340,7 @@ def test_another_model_leaves_nothing_of_the_text(recipe, window, qtbot, tmp_pat
 def test_presets_can_measure_first(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     page = open_recipe(window, qtbot, write_llama(tmp_path / "tiny"))
     store, presets = window.services.session, page.presets
-    balanced, closest = presets.cards[1], presets.cards[2]
+    smaller, balanced, closest = presets.cards[1:]
     click(qtbot, balanced)
     settle(window, qtbot)
     box = presets.calibrated
@@ -349,12 +349,12 @@ def test_presets_can_measure_first(window, qtbot, tmp_path: Path) -> None:  # ty
     plan = settle(window, qtbot)
     assert plan.recipe == Recipe(target=balanced.offer.recipe.target, calibrated=Calibrated(DataMethod.IMPORTANCE))
     assert balanced.isChecked(), "it is the preset still"
-    click(qtbot, presets.cards[0])
+    click(qtbot, smaller)
     settle(window, qtbot)
     assert store.current.recipe.calibrated is not None, "and stays measured with another"
     tick(qtbot, box)
     settle(window, qtbot)
-    assert store.current.recipe == presets.cards[0].offer.recipe
+    assert store.current.recipe == smaller.offer.recipe
     click(qtbot, closest)
     settle(window, qtbot)
     qtbot.waitUntil(lambda: not box.isEnabled(), timeout=LONG)

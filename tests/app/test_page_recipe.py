@@ -14,7 +14,8 @@ from window_help import LONG, click, open_model, open_recipe, wait_plan
 
 from app.devices import DeviceChoice
 from app.jobs.plan import match_rules, reply_for, with_target
-from app.jobs.plan_presets import PRESETS, Offer, context_text, recommend
+from app.jobs.plan_best import best_of
+from app.jobs.plan_presets import PRESETS, Offer, context_text
 from app.pages.recipe.contract_card import contract_fields
 from app.pages.recipe.numbers import NumbersPanel
 from core.catalog import Knob, kind_of, use_of, uses
@@ -96,7 +97,7 @@ def test_presets_are_judged_anew_for_another_device(recipe, window, qtbot) -> No
 
 def test_presets_take_shorter_blocks_where_rows_do_not_divide(window, qtbot, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     page = open_recipe(window, qtbot, write_llama(tmp_path / "narrow", hidden=288, ffn=576))
-    smaller = page.presets.cards[0].offer
+    smaller = page.presets.cards[1].offer
     assert smaller.recipe.target == "IQ4_NL"
     assert smaller.plan.fallback_share <= 0.1
 
@@ -111,7 +112,7 @@ def test_recommendation_follows_fit_room_and_source(tmp_path: Path) -> None:
     ]
 
     def key(*judged: Offer, quantized: bool = False) -> str:
-        return next(o.preset.key for o in recommend(judged, "card", quantized) if o.recommended)
+        return best_of(judged, "card", quantized)[0].preset.key
 
     assert key(*offers) == "closest"
     assert key(*(replace(o, capacity=2 * big) for o in offers)) == "balanced"

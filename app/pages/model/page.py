@@ -67,6 +67,7 @@ class ModelPage(Page):
         self.start.get_model.connect(lambda: self._get(""))
         self.start.go_on.connect(self._go_on)
         shell.get_model.connect(self._get)
+        shell.devices_known.connect(self.start.computer.show_devices)
         self.downloads.finished.connect(self._downloaded)
         self.downloads.changed.connect(self._show_download)
         services.session.changed.connect(self._on_session)

@@ -6,26 +6,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from PySide6.QtCore import QRectF, QSize, Qt, Signal
-from PySide6.QtGui import QPainter, QPaintEvent, QPen
+from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QListWidget, QListWidgetItem, QProgressBar, QVBoxLayout, QWidget
 
+from app.pages.model.welcome import ThisComputer, Way, drop_area
 from app.theme import (
-    DISPLAY,
     PAGE_MARGIN,
-    RADIUS,
     ROW_HEIGHT,
     SPACE_1,
-    SPACE_2,
     SPACE_3,
     SPACE_4,
-    current,
 )
-from app.widgets.basics import Card, IconLabel, PrimaryButton, button, label, quiet_button, set_available
+from app.widgets.basics import Card, PrimaryButton, button, label, set_available
 from app.widgets.inline_error import InlineError
 from core import units
 
-TEXT_WIDTH = 660
+SAMPLE = "SmolLM2, a small model: six clicks from here to a smaller file that answers."
+OPEN = "A published model's folder, or a file: GGUF, safetensors, PyTorch."
+GET = "Search Hugging Face or a mirror, and download it."
 PATH_ROLE = Qt.ItemDataRole.UserRole
 
 
@@ -58,22 +56,6 @@ class PathList(QListWidget):
         self.chosen.emit(Path(item.data(PATH_ROLE)))
 
 
-class DropArea(QFrame):
-    """A dashed outline that says where to drop; the whole window takes drops, so it takes none itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setAccessibleName("Drop a model here")
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        with QPainter(self) as painter:
-            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-            pen = QPen(current().color("border"), 1.5, Qt.PenStyle.DashLine)
-            painter.setPen(pen)
-            painter.setBrush(current().color("surface"))
-            painter.drawRoundedRect(QRectF(self.rect()).adjusted(1, 1, -1, -1), RADIUS, RADIUS)
-
-
 class StartView(QWidget):
     """Drop area, buttons, recent models, models on this computer, the sample.
 
@@ -93,11 +75,11 @@ class StartView(QWidget):
         self.primary = PrimaryButton(
             "Open a model…", self.open_file.emit, icon="folder-open", hint="Choose a model file or folder (Ctrl+O)"
         )
-        self.sample = quiet_button(
+        self.sample = button(
             "Try the sample model",
             self.get_sample.emit,
-            icon="download",
-            hint="Downloads SmolLM2 135M once (93 MB), a small model to try everything with",
+            icon="play",
+            hint="SmolLM2 135M (93 MB), a small model to try everything with; downloaded once where it is not there",
         )
         self.get = button(
             "Get a model…",
@@ -105,7 +87,15 @@ class StartView(QWidget):
             icon="download",
             hint="Search Hugging Face and download a model (Ctrl+G)",
         )
+        folder = button("Open a folder…", self.open_folder.emit, hint="Choose a model's folder (Ctrl+Shift+O)")
         self.sample_state = label("", "muted")
+        self.sample_state.hide()
+        self.computer = ThisComputer()
+        ways = (
+            Way("flask-conical", "Try it first", SAMPLE, (self.sample,)),
+            Way("folder-open", "Open one that you have", OPEN, (self.primary, folder)),
+            Way("download", "Get one", GET, (self.get,)),
+        )
         self.recent = PathList("Recent models")
         self.local = PathList("Models on this computer")
         self.no_recent = label("Models that you open are listed here.", "muted", wrap=True)
@@ -113,10 +103,10 @@ class StartView(QWidget):
             "Looking in the folders of Hugging Face, LM Studio, Ollama and llama.cpp…", "muted", wrap=True
         )
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(PAGE_MARGIN, PAGE_MARGIN, PAGE_MARGIN, PAGE_MARGIN)
-        layout.setSpacing(SPACE_4)
+        layout.setContentsMargins(PAGE_MARGIN, SPACE_4, PAGE_MARGIN, SPACE_4)
+        layout.setSpacing(SPACE_3)
         layout.addWidget(self.error)
-        layout.addWidget(self._drop_area(), 3)
+        layout.addWidget(drop_area(ways, self.sample_state, self.computer), 3)
         lists = QHBoxLayout()
         lists.setSpacing(SPACE_4)
         lists.addWidget(_list_card("Recent", self.recent, self.no_recent), 1)
@@ -156,39 +146,8 @@ class StartView(QWidget):
     def show_sample_state(self, text: str) -> None:
         """'' when no download runs."""
         self.sample_state.setText(text)
+        self.sample_state.setVisible(bool(text))
         set_available(self.sample, "The sample is being downloaded; it opens by itself." if text else "")
-
-    def _drop_area(self) -> QFrame:
-        area = DropArea()
-        column = QVBoxLayout(area)
-        column.setSpacing(SPACE_3)
-        column.addStretch(1)
-        centre = Qt.AlignmentFlag.AlignHCenter
-        column.addWidget(IconLabel("box", "muted", DISPLAY + SPACE_3), 0, centre)
-        column.addWidget(label("Drop a model here", "title"), 0, centre)
-        text = label(
-            "Bitsmith makes language models smaller so that they fit your computer, and shows what each choice costs. "
-            "Drop a model folder, one of its files, or a GGUF file anywhere on this window.",
-            "muted",
-            wrap=True,
-        )
-        text.setAlignment(centre)
-        text.setFixedWidth(TEXT_WIDTH)
-        text.ensurePolished()
-        text.setMinimumHeight(text.heightForWidth(TEXT_WIDTH))
-        column.addWidget(text, 0, centre)
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        row.addStretch(1)
-        row.addWidget(self.primary)
-        row.addWidget(button("Open a folder…", self.open_folder.emit, hint="Choose a model's folder (Ctrl+Shift+O)"))
-        row.addWidget(self.get)
-        row.addWidget(self.sample)
-        row.addStretch(1)
-        column.addLayout(row)
-        column.addWidget(self.sample_state, 0, centre)
-        column.addStretch(1)
-        return area
 
 
 class OpeningView(QWidget):

@@ -1,4 +1,4 @@
-"""The three presets as cards, for those who do not want to know formats."""
+"""The presets as cards, for those who do not want to know formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QButtonGroup, QCheckBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from app.jobs.calibration import Choice, about
-from app.jobs.plan_presets import PRESETS, Offer, Preset
+from app.jobs.plan_presets import BEST, PRESETS, Offer, Preset
 from app.theme import SPACE_1, SPACE_2, SPACE_3
 from app.widgets.basics import label, set_available
 from app.widgets.text import explain
@@ -77,8 +77,10 @@ class PresetCard(QPushButton):
             target = find_target(offer.recipe.target)
             self.setProperty("ownToolTip", f"{target.name}: {target.summary}.\n{offer.reason}")
             set_available(self)
+        title = offer.title if offer is not None and offer.title else self.preset.title
+        self._title.setText(title)
         recommended = ", recommended" if offer is not None and offer.recommended else ""
-        self.setAccessibleName(f"{self.preset.title}{recommended}: {self._size.text()}, {self._fits.text}")
+        self.setAccessibleName(f"{title}{recommended}: {self._size.text()}, {self._fits.text}")
         self.setAccessibleDescription(f"{self.preset.sentence} {offer.reason if offer else ''}".strip())
 
     def sizeHint(self) -> QSize:
@@ -97,7 +99,8 @@ class PresetCards(QWidget):
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Presets")
-        self.cards = [PresetCard(p) for p in PRESETS]
+        self.cards = [PresetCard(p) for p in (BEST, *PRESETS)]
+        self._clicked: PresetCard | None = None  # of two with the same recipe, the one that was chosen
         self.reason = label("", "", wrap=True)
         self.calibrated = QCheckBox(CALIBRATE)
         self.calibrated.setToolTip(f"The size stays as it is. {explain('importance')}")
@@ -111,21 +114,28 @@ class PresetCards(QWidget):
             layout.addWidget(card)
         layout.addWidget(self.reason)
         layout.addWidget(self.calibrated)
-        self._group.buttonClicked.connect(lambda card: self.chosen.emit(card.offer))
+        self._group.buttonClicked.connect(self._choose)
+
+    def _choose(self, card: PresetCard) -> None:
+        self._clicked = card
+        self.chosen.emit(card.offer)
 
     def show_offers(self, offers: Sequence[Offer]) -> None:
-        """One offer a card, in the order of PRESETS; empty while they are being worked out."""
+        """One offer a card, the best first, then in the order of PRESETS; empty while they are being worked out."""
+        if not offers:
+            self._clicked = None
         for card, offer in zip(self.cards, offers or [None] * len(self.cards), strict=True):
             card.show_offer(offer)
 
     def show_recipe(self, recipe: Recipe | None) -> None:
         """Check the card whose recipe is in force; none for a recipe of the user's own."""
+        plain = None if recipe is None else replace(recipe, calibrated=None)
+        alike = [c for c in self.cards if c.offer is not None and c.offer.plan is not None and c.offer.recipe == plain]
+        chosen = self._clicked if self._clicked in alike else next(iter(alike), None)
         self._group.setExclusive(False)
         for card in self.cards:
-            plain = None if recipe is None else replace(recipe, calibrated=None)
-            card.setChecked(card.offer is not None and card.offer.recipe == plain)
+            card.setChecked(card is chosen)
         self._group.setExclusive(True)
-        chosen = next((c for c in self.cards if c.isChecked()), None)
         if chosen is not None and chosen.offer is not None:
             self.reason.setText(chosen.offer.reason)
         elif recipe is not None:
