@@ -221,7 +221,7 @@ def _drive(steps: Generator[Any, None, T], see: Callable[[Any], None] | None = N
 
 
 def _generation_data(result: GenerationResult, model: LoadedModel) -> dict[str, Any]:
-    from core.runtime.speed import kernel_data
+    from core.runtime.speed import device_bytes_of, kernel_data
 
     return {
         "text": result.text,
@@ -238,6 +238,7 @@ def _generation_data(result: GenerationResult, model: LoadedModel) -> dict[str, 
         "bytes_per_token": model.engine.bytes_per_token,
         "kernels": [kernel_data(use) for use in model.engine.report()],
         "device": model.place.name,
+        "device_bytes": device_bytes_of(model) or None,
         "fell_back": model.fell_back or None,
     }
 

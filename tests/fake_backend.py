@@ -43,7 +43,6 @@ class FakeModel:
         self.backend, self.side, self.setup = backend, side, setup
         self.nbytes = (280_000_000, 110_000_000)[side]
         self.summary = ("BF16 · 30 layers", "Q4_K, Q6_K · 30 layers")[side]
-        self.summary += f" · {setup.device}" if setup.device != "cpu" else ""
         self.closed = False
 
     @property

@@ -47,7 +47,7 @@ class CoreModel:
 
     def __init__(self, loaded: LoadedModel, setup: Setup) -> None:
         self.loaded, self.setup = loaded, setup
-        where = f" · {loaded.place.name}" if loaded.place.gpu else " · not on the GPU" if loaded.fell_back else ""
+        where = " · not on the GPU" if loaded.fell_back else ""
         self.summary = f"{_formats(loaded)} · {loaded.config.layers} layers{where}"
         self.nbytes = loaded.weight_bytes + loaded.program.cache.nbytes
 
@@ -222,9 +222,13 @@ def _request(question: Question) -> Any:
 
 
 def _measured(side: int, model: CoreModel, result: Any, energy: Any) -> Measured:
+    from core.runtime.speed import GPU_ENERGY
     from core.runtime.sweep import bandwidth_of
+    from core.runtime.usage import Energy
 
     engine = model.loaded.engine
+    if model.loaded.place.gpu:
+        energy = Energy(None, GPU_ENERGY)
     uses = tuple(KernelUse(u.op, _shape_text(u.shape), u.kernel, u.isa, u.reason, side) for u in engine.report())
     p50, p95 = result.itl_p50, result.itl_p95
     bandwidth = bandwidth_of(model.loaded)

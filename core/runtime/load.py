@@ -99,7 +99,12 @@ class LoadedModel:
     def unload(self) -> None:
         """End the engine's threads and forget the weights. Twice is as good as once."""
         while self._loaded:
-            self._loaded.pop()[1].close()
+            engine = self._loaded.pop()[1]
+            engine.close()
+            give_back: Callable[[], None] | None = getattr(engine, "give_back", None)
+            del engine  # and with it the weights
+            if give_back is not None:
+                give_back()
         release_memory()
 
     def _here(self) -> tuple[Program, Engine | TransformersEngine]:

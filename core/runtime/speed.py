@@ -31,6 +31,7 @@ from core.units import format_bytes, format_count, format_percent
 SLOWER = 1.02  # ratio of times from which one is called slower; less is noise
 SLOW_SETS = frozenset({"reference", "portable", "numpy", "scalar"})
 SEED = 7
+GPU_ENERGY = "The counters are the processor's, and the model ran on a GPU."
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class SpeedResult:
     bandwidth: bytes/s that all threads read, the best pass of several. bound_fraction: bytes_per_token · tokens/s ÷
     bandwidth; over 1 when weights stay in the cache. energy: joules a token of the whole processor, or None with a
     reason. peak_rss_bytes: of this process, other models in it included. device: where it ran, 'cpu' or 'gpu:0' …,
-    whose bandwidth it is.
+    whose bandwidth it is; device_bytes: the most of a GPU's memory that was in use.
     """
 
     settings: BenchSettings
@@ -102,6 +103,7 @@ class SpeedResult:
     prompt_runs: tuple[float, ...] = ()
     decode_runs: tuple[float, ...] = ()
     device: str = "cpu"
+    device_bytes: int = 0
 
     @property
     def numbers(self) -> tuple[Number, ...]:
@@ -113,6 +115,7 @@ class SpeedResult:
             Number("Time per token, median", "s", self.itl_p50_ms / 1000),
             Number("Time per token, 95th percentile", "s", self.itl_p95_ms / 1000),
             Number("Peak memory", "B", float(self.peak_rss_bytes)),
+            *([Number("Peak GPU memory", "B", float(self.device_bytes))] if self.device_bytes else []),
             Number("Weights", "B", float(self.weight_bytes)),
             Number("Bytes read per token", "B", float(self.bytes_per_token)),
             Number("Share of the bandwidth bound", "share", self.bound_fraction),
@@ -188,7 +191,9 @@ class _Measurement:
         prompt_rates = tuple(s.prompt_tokens / t for t in self.prompts)
         decode_rates = tuple(len(taken) / sum(taken) for taken in self.steps)
         rate = median(decode_rates)
-        known = [e.joules for e in self.joules if e.joules is not None]
+        device = device_of(model)
+        joules = self.joules if device == CPU.name else [Energy(None, GPU_ENERGY)]
+        known = [e.joules for e in joules if e.joules is not None]
         return SpeedResult(
             settings=s,
             prompt_tokens_per_s=median(prompt_rates),
@@ -201,12 +206,13 @@ class _Measurement:
             bytes_per_token=model.engine.bytes_per_token,
             bandwidth=bandwidth,
             bound_fraction=model.engine.bytes_per_token * rate / bandwidth if bandwidth else None,
-            energy=median(known) / s.decode_tokens if len(known) == len(self.joules) else None,
-            energy_reason=next((e.reason for e in self.joules if e.reason), ""),
+            energy=median(known) / s.decode_tokens if len(known) == len(joules) else None,
+            energy_reason=next((e.reason for e in joules if e.reason), ""),
             kernels=tuple(model.engine.report()),
             prompt_runs=prompt_rates,
             decode_runs=decode_rates,
-            device=device_of(model),
+            device=device,
+            device_bytes=device_bytes_of(model),
         )
 
 
@@ -249,6 +255,12 @@ def device_of(model: Model) -> str:
     """'cpu', or the GPU that a model is on."""
     place: Place | None = getattr(model, "place", None)
     return place.name if place is not None else CPU.name
+
+
+def device_bytes_of(model: Model) -> int:
+    """The most of a GPU's memory that was in use at once; 0 for a model on the processor."""
+    peak: Callable[[], int] | None = getattr(model.engine, "peak_bytes", None)
+    return peak() if peak is not None else 0
 
 
 def _bandwidth() -> float:
@@ -305,6 +317,7 @@ def speed_data(result: SpeedResult, comparison: Comparison | None = None) -> dic
         "ttft_ms": result.ttft_ms,
         "itl_ms": {"p50": result.itl_p50_ms, "p95": result.itl_p95_ms},
         "device": result.device,
+        "device_bytes": result.device_bytes or None,
         "peak_rss_bytes": result.peak_rss_bytes,
         "weight_bytes": result.weight_bytes,
         "bound_fraction": result.bound_fraction,

@@ -42,6 +42,7 @@ class Device:
         with torch.cuda.device(index):
             self._stream = torch.cuda.Stream()
             self._pool = torch.cuda.graph_pool_handle()
+        self._filled: torch.Tensor | None = None
         self._float32_results = self._adds_in_float32()
 
     def free_bytes(self) -> int:
@@ -66,6 +67,17 @@ class Device:
         except RuntimeError:  # the system allows no more of it
             return values.to(self.name)
         return values.to(self.name, non_blocking=True)
+
+    def send_into(self, kept: torch.Tensor, values: torch.Tensor) -> None:
+        """Small values to where a captured graph looks for them."""
+        kept.copy_(values.to(kept.dtype).pin_memory(), non_blocking=True)
+
+    def peak_bytes(self) -> int:
+        """The most that torch has had there at once since `forget_peak`."""
+        return int(torch.cuda.max_memory_allocated(self.index))
+
+    def forget_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.index)
 
     def read(self, values: torch.Tensor) -> np.ndarray:
         """On the host, once everything before it is done."""
@@ -124,9 +136,10 @@ class Device:
 
     def filler(self) -> Callable[[], object]:
         """Writes more than the caches hold, so that what comes after is read from memory."""
-        with self.work():
-            kept = torch.zeros(_FILLED, dtype=torch.uint8, device=self.name)
-        return kept.zero_
+        if self._filled is None:
+            with self.work():
+                self._filled = torch.zeros(_FILLED, dtype=torch.uint8, device=self.name)
+        return self._filled.zero_
 
     def _adds_in_float32(self) -> bool:
         """Whether the library's product of halves can leave its sums as they are."""
@@ -171,6 +184,15 @@ class Interpreted(Device):
 
     def send(self, values: torch.Tensor) -> torch.Tensor:
         return values.clone()
+
+    def send_into(self, kept: torch.Tensor, values: torch.Tensor) -> None:
+        kept.copy_(values)
+
+    def peak_bytes(self) -> int:
+        return 1
+
+    def forget_peak(self) -> None:
+        pass
 
     def read(self, values: torch.Tensor) -> np.ndarray:
         return values.numpy().copy()

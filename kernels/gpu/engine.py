@@ -47,6 +47,7 @@ class GpuEngine(Engine):
         self.program, self.device, self.threads = program, device, 1
         self.backend = f"gpu:{device.card}"
         self._reason = ""
+        device.forget_peak()
         self._gpu: GpuExecutor | None = GpuExecutor(program, device)
         self._executor = self._gpu
         self._bandwidth: float | None = None
@@ -96,6 +97,10 @@ class GpuEngine(Engine):
             self._bandwidth = self.device.bandwidth()
         return self._bandwidth
 
+    def peak_bytes(self) -> int:
+        """The most of the device's memory that was in use at once, by all models of this program there."""
+        return self.device.peak_bytes()
+
     def peak(self) -> float:
         """Operations/s of the library's large product; measured once."""
         if self._peak is None:
@@ -103,7 +108,11 @@ class GpuEngine(Engine):
         return self._peak
 
     def close(self) -> None:
-        """Gives the device's memory back: weights, cache, graphs. The program is of no use after that."""
+        """Gives cache and graphs back; weights belong to the program. `give_back` is for when both are gone."""
         super().close()
         self._gpu = None
-        self.device.empty()
+
+    @property
+    def give_back(self) -> Callable[[], None]:
+        """Lets the driver have what the program had; keeps neither engine nor program."""
+        return self.device.empty

@@ -82,10 +82,10 @@ class Batch:
 
 @dataclass
 class _Captured:
-    """A step with its own inputs and its result, all at fixed addresses."""
+    """A step with its own inputs, int32 [3, bucket], and its result, all at fixed addresses."""
 
     graph: Graph
-    batch: Batch
+    inputs: torch.Tensor
     logits: torch.Tensor
 
 
@@ -172,30 +172,31 @@ class GpuExecutor:
             return self._go(batch, len(wanted))
         bucket = next(b for b in BUCKETS if b >= count)
         # Rows that fill the bucket repeat the first: they write what it writes, and nobody reads them.
-        filled = [np.concatenate([a, np.repeat(a[:1], bucket - count)]) for a in (tokens, sequences, positions)]
+        numbers = np.stack([tokens, sequences, positions])
+        filled = np.concatenate([numbers, np.repeat(numbers[:, :1], bucket - count, axis=1)], axis=1)
         key = (bucket, longest)
         known = self._graphs.get(key)
         if known is None:
-            return self._first(key, Batch(*self._sent(*filled), None, longest), count)
+            return self._first(key, self._numbers(filled), count, longest)
         self._graphs.move_to_end(key)
-        inputs = known.batch.tokens, known.batch.sequences, known.batch.positions
-        for kept, values in zip(inputs, filled, strict=True):
-            kept.copy_(self._numbers(values))
+        self.device.send_into(known.inputs, torch.from_numpy(filled))
         known.graph.replay()
         return known.logits[:count]
 
-    def _first(self, key: tuple[int, int], batch: Batch, count: int) -> torch.Tensor | None:
-        """Runs a step of new shapes as it is, which compiles its kernels, and captures it for the next time."""
-        found = self._go(batch, count)
+    def _first(self, key: tuple[int, int], inputs: torch.Tensor, count: int, longest: int) -> torch.Tensor | None:
+        """Runs a step of new shapes as it is, which compiles its kernels, and captures it for the next time.
+
+        inputs: int32 [3, bucket], tokens, sequences and positions, where the captured step will look for them.
+        """
+        tokens, sequences, positions = inputs.unbind(0)
+        found = self._go(Batch(tokens, sequences, positions, None, longest), count)
         assert found is not None
         found = found[:count].clone()
-        batch.buffers.clear()
         self.device.wait()
         made: list[torch.Tensor] = []
 
         def work() -> None:
-            again = Batch(batch.tokens, batch.sequences, batch.positions, None, batch.longest)
-            logits = self._go(again, count)
+            logits = self._go(Batch(tokens, sequences, positions, None, longest), count)
             assert logits is not None
             if not made:
                 made.append(logits)
@@ -212,7 +213,7 @@ class GpuExecutor:
             self.eager_reason = f"the step could not be captured ({str(error).splitlines()[0]})"
             self._graphs.clear()
             return found
-        self._graphs[key] = _Captured(graph, batch, made[0])
+        self._graphs[key] = _Captured(graph, inputs, made[0])
         while len(self._graphs) > MOST_GRAPHS:
             self._graphs.popitem(last=False)
         return found

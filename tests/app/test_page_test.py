@@ -447,7 +447,7 @@ def test_a_column_runs_on_the_gpu_that_is_chosen(gpus: TestPage, backend: FakeBa
     assert [(m.setup.device, m.setup.fallback) for m in backend.models] == [("cpu", False), ("gpu:1", True)]
     assert page.columns[0].vram.isHidden()
     assert column.vram.isVisible()
-    assert column.vram.words.text() == "7.90 GB of 24.00 GB in use (driver) · 1.01 GB predicted"
+    assert column.vram.words.text() == "driver 7.90 GB of 24.00 GB · predicted 1.01 GB"
     assert column.vram.accessibleDescription() == column.vram.words.text()
     assert page.bench.logits is None  # two files: nothing to compare logit by logit
     names = [row.name for row in page.numbers.model.rows()]
@@ -488,3 +488,4 @@ def test_a_sweep_runs_where_the_quantized_file_does(gpus: TestPage, backend: Fak
     click(qtbot, page.sweep_button)
     wait_idle(qtbot, page)
     assert backend.swept[-1].device == "gpu:0"
+    assert page.quality.order().settings.device == "gpu:0"

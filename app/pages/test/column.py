@@ -90,6 +90,7 @@ class FileColumn(QFrame):
         layout.addLayout(first)
         layout.addLayout(second)
         layout.addWidget(self.vram)
+        layout.addStretch(1)  # beside a column that has more to say
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)

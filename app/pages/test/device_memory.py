@@ -12,7 +12,7 @@ from app.theme import SPACE_2, current
 from app.widgets.text import ElidedLabel, explain
 from core import units
 
-HEIGHT, GAP, WIDTH = 5, 2, 120  # px: of each bar, between them, and how long they are
+HEIGHT, GAP, WIDTH = 5, 2, 96  # px: of each bar, between them, and how long they are
 
 
 class DeviceMemoryBar(QWidget):
@@ -36,7 +36,7 @@ class DeviceMemoryBar(QWidget):
         if memory is None:
             return
         used, total, predicted = map(units.format_decimal, (memory.used, memory.total, memory.predicted))
-        self.words.setText(f"{used} of {total} in use (driver) · {predicted} predicted")
+        self.words.setText(f"driver {used} of {total} · predicted {predicted}")
         self.setAccessibleDescription(self.words.text())
         self.bars.show_memory(memory)
 

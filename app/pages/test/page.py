@@ -219,6 +219,7 @@ class TestPage(Page):
             column.load_asked.connect(self._load)
             column.unload_asked.connect(bench.unload)
             column.place_asked.connect(bench.place)
+            column.place_asked.connect(lambda *_place: self.quality.look_at_files())
             column.same_asked.connect(self._take_same)
         bench.slot_changed.connect(self._on_slot)
         bench.memory_changed.connect(lambda side: self.columns[side].refresh(bench))

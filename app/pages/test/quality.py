@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QFileDialog, QHBoxLayout, QProgressBar, QStackedWidget, QVBoxLayout, QWidget
 
 from app.jobs.runner import JobState
-from app.jobs.testing_bench import Bench
+from app.jobs.testing_bench import CPU, Bench
 from app.jobs.testing_quality import ESTIMATE_KEY, QualityOrder, QualityStep, estimate_work, report_text, report_work
 from app.models.quality import so_far
 from app.pages.test.quality_result import QualityResult
@@ -164,6 +165,7 @@ class QualityPanel(QWidget):
         if bench is None or bench.paths[0] is None or bench.paths[1] is None:
             return None
         settings = self.setup.settings(*bench.made_by(bench.paths[1]))
+        settings = replace(settings, device=bench.slots[1].device, fallback=bench.fallback)
         return QualityOrder((bench.paths[0], bench.paths[1]), settings, self.setup.thresholds())
 
     def look_at_files(self) -> None:
@@ -177,6 +179,9 @@ class QualityPanel(QWidget):
 
     def _ask_estimate(self) -> None:
         order = self.order()
+        if order is not None and order.settings.device != CPU:  # how fast that is, nobody knows beforehand
+            self.setup.time.setText("")
+            return
         if order is not None and self._services is not None and not (self._bench and self._bench.busy):
             self._services.jobs.run(
                 "Estimate", estimate_work(order.paths, order.settings), self._show_estimate,

@@ -37,7 +37,7 @@ from kernels.gpu.matrices import DeviceMatrices
 from kernels.matrix import Activations
 
 GPU = Place(True)
-STEPS = 4
+STEPS = {"llama2": 4, "gemma2": 4}  # after a prompt; of all others, two
 TWO = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 ONE = {"num_hidden_layers": 1}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name → type of the GGUF ('': the folder's float32), fewer layers
@@ -64,7 +64,10 @@ class Counting(Interpreted):
 
     def __init__(self) -> None:
         super().__init__()
-        self.captured = self.replayed = 0
+        self.captured = self.replayed = self.emptied = 0
+
+    def empty(self) -> None:
+        self.emptied += 1
 
     def capture(self, work: Callable[[], None]) -> Graph:
         if self.refuses:
@@ -100,14 +103,14 @@ def opened(path: Path, place: Place = GPU, arithmetic: str = "fast", **more: Any
     return load.load(open_checkpoint(path), arithmetic=ARITHMETICS[arithmetic], threads=1, place=place, **more)
 
 
-def ran(model: LoadedModel, ids: np.ndarray) -> np.ndarray:
+def ran(model: LoadedModel, ids: np.ndarray, steps: int = 2) -> np.ndarray:
     """Logits of a prompt, and of some tokens after it one by one."""
-    first = len(ids) - STEPS
+    first = len(ids) - steps
     places = np.arange(first, dtype=np.int32)
     zero, run = np.zeros(1, np.int32), model.engine.run
     found = run(ids[:first], np.zeros(first, np.int32), places, places)
-    steps = [run(ids[at : at + 1], zero, np.array([at], np.int32), zero) for at in range(first, len(ids))]
-    return np.concatenate([found, *steps])
+    one_by_one = [run(ids[at : at + 1], zero, np.array([at], np.int32), zero) for at in range(first, len(ids))]
+    return np.concatenate([found, *one_by_one])
 
 
 def uses(model: LoadedModel) -> list[list[str]]:
@@ -115,14 +118,16 @@ def uses(model: LoadedModel) -> list[list[str]]:
 
 
 def compare(name: str, path: Path, length: int, arithmetic: str = "fast", against: str = "exact") -> None:
+    steps = STEPS.get(name.split()[0], 2)
     ids = prompt(length)
     exact = opened(path, CPU, against, capacity=length)
-    want = ran(exact, ids)
+    want = ran(exact, ids, steps)
     exact.unload()
     model = opened(path, GPU, arithmetic, capacity=length)
-    found = ran(model, ids)
+    found = ran(model, ids, steps)
     tell(
-        case=name, error=difference(found, want), finite=bool(np.isfinite(found).all()), report=uses(model),
+        case=name, steps=steps, error=difference(found, want), finite=bool(np.isfinite(found).all()),
+        report=uses(model),
         contract=model.contract, weights=model.weight_bytes, replayed=devices[-1].replayed,
         predicted=device.weight_bytes(load.plan_weights(model.checkpoint, model.config)),
     )  # fmt: skip
@@ -256,8 +261,12 @@ def memory(path: Path) -> None:
     first = refused(lambda: ran(model, prompt(12)))
     executor._activated = real
     tell(case="full in a run", **first, after=bool(np.isfinite(ran(model, prompt(12))).all()))
+    low = weakref.ref(model.program.steps[0].weight.stored.weights.low)  # type: ignore[union-attr]
+    cache = weakref.ref(model.engine._executor._cache[0].keys)  # type: ignore[union-attr]
     model.unload()
     model.unload()
+    gc.collect()
+    tell(case="unloaded", weights=low() is not None, cache=cache() is not None, emptied=devices[-1].emptied)
 
 
 def full(*_arguments: Any) -> torch.Tensor:
@@ -291,7 +300,8 @@ def interface(folder: Path) -> None:
             sweep = finished(decode_sweep((model, model), 3, (1, 2)))
             layer = finished(device_layer_sweep(GPU, ("Q4_0", 32, 64), Activations.FAST, (1, 2)))
             tell(
-                case="interface", cancelled=cancelled, device=data["device"], bandwidth=data["bandwidth_bytes_per_s"],
+                case="interface", cancelled=cancelled, device=data["device"], peak=data["device_bytes"],
+                bandwidth=data["bandwidth_bytes_per_s"],
                 sweep=len(sweep.points), roofs=[sweep.bandwidth, sweep.peak], layer=[p.batch for p in layer.points],
                 names=list(layer.names), traffic=[way for way, _ in layer.traffic],
             )  # fmt: skip

@@ -84,7 +84,7 @@ def test_families_prompt_and_steps(name: str, results) -> None:
         assert found["replayed"] == 0
         assert step[2:] == ["kernel by kernel", "cpu", "which experts a token meets is read by the host"]
     else:
-        assert found["replayed"] == 4  # once when captured, and the three steps after it
+        assert found["replayed"] == found["steps"]  # once when captured, and those after it
         assert step[2] == "one captured graph"
 
 
@@ -162,12 +162,17 @@ def test_out_of_memory(results) -> None:
     run = case(results, "full in a run")
     assert "cache of" in run["message"]
     assert run["after"]
+    gone = case(results, "unloaded")
+    assert not gone["weights"]
+    assert not gone["cache"]
+    assert gone["emptied"] == 2  # after the run that failed, and in the end
 
 
 def test_the_interface_of_a_model(results) -> None:
     found = case(results, "interface")
     assert found["cancelled"]
     assert found["device"] == "gpu:0"
+    assert found["peak"] == 1  # the stand-in's
     assert found["bandwidth"] == 1e9  # the stand-in's
     assert found["roofs"] == [1e9, 1e9]
     assert found["sweep"] == 4
