@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,14 +10,15 @@ import numpy as np
 from core.calibration.forward import BlockForward, Product
 from core.formats import Format
 from core.formats.numbers import Codes, Numbers
-from core.methods.gram import cross, drift, gram, input_statistics, squares
+from core.methods.aim import Followed, shares
+from core.methods.gptq import Gptq
+from core.methods.gram import gram, input_statistics, squares
 from core.methods.grid import valued
 from core.methods.problem import Problem
 from core.methods.rounded import rounded
 from core.methods.steps import Steps
 from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
 from core.progress import CancelToken
-from core.runtime.decoder import POST_NORMS
 
 FEW_TOKENS = 512  # an expert that meets fewer is also shown what the others do
 
@@ -27,7 +28,8 @@ class Choosing:
     """Replaces each weight by what will be stored of it, just before its output is computed.
 
     formats, numbers: of quantized weights, by GGUF's names; those of the second are solved, others rounded. solved:
-    their codes. squares: Σx² of inputs, and over how many tokens. experts: how many tokens each met.
+    their codes. squares: Σx² of inputs, and over how many tokens. experts: how many tokens each met. aims: how
+    far GPTQ went towards the unchanged model's output, of each weight.
     """
 
     formats: Mapping[str, Format]
@@ -38,6 +40,7 @@ class Choosing:
     solved: dict[str, Codes] = field(default_factory=dict)
     squares: dict[str, tuple[np.ndarray, int]] = field(default_factory=dict)
     experts: list[int] = field(default_factory=list)
+    aims: list[float] = field(default_factory=list)
     _everyone: np.ndarray | None = None  # Gram matrix of what all experts of the block are offered
 
     def product(self, product: Product, weights: BlockWeights) -> None:
@@ -55,36 +58,30 @@ class Choosing:
     def _solve(self, product: Product, weights: BlockWeights, names: Sequence[str]) -> None:
         solver, token = self.steps.solver, self.token
         assert solver is not None
-        found, tokens = gram(product.pieces(), product.columns, token)
+        moved = missing = None
+        aims = [1.0] * len(names)
+        if product.full is not None:
+            followed = Followed(self.forward, product, token)
+            if isinstance(solver, Gptq):
+                aims = shares(solver, followed, names, weights, self.numbers)
+                self.aims += aims
+            moved, missing = followed.problem_parts()
+        found, tokens = self._gram(product)
+        for name, aim in zip(names, aims, strict=True):
+            token.check()
+            numbers = self.numbers[name]
+            problem = Problem(name, weights.matrices[name], found, moved, tokens, numbers, missing=missing, aim=aim)
+            codes = solver.solve(problem, token)
+            self.solved[name] = codes
+            weights.matrices[name] = valued(numbers, codes, token)
+
+    def _gram(self, product: Product) -> tuple[np.ndarray, int]:
+        found, tokens = gram(product.pieces(), product.columns, self.token)
         if product.everyone is not None:
             self.experts.append(tokens)
             if tokens < FEW_TOKENS:
                 found = self._with_others(found, tokens, product)
-        moved = None if product.full is None else drift(product.pieces(), product.full(), product.columns, token)
-        missing = self._missing(product, names[0]) if product.full is not None else None
-        for name in names:
-            token.check()
-            numbers = self.numbers[name]
-            codes = solver.solve(
-                Problem(name, weights.matrices[name], found, moved, tokens, numbers, missing=missing), token
-            )
-            self.solved[name] = codes
-            weights.matrices[name] = valued(numbers, codes, token)
-
-    def _missing(self, product: Product, name: str) -> np.ndarray | None:
-        """What the residual stream lacks beside the unchanged model's, for a weight that adds to it."""
-        forward = self.forward
-        full, hidden = forward.full, forward.hidden
-        if full is None or not adds_to_residual(name, forward.config.architecture):
-            return None
-
-        def lacking() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            at = 0
-            for x in product.pieces():
-                yield (full[at : at + len(x)] - hidden[at : at + len(x)]).numpy(), x
-                at += len(x)
-
-        return cross(lacking(), forward.config.hidden, product.columns, self.token)
+        return found, tokens
 
     def _with_others(self, own: np.ndarray, tokens: int, product: Product) -> np.ndarray:
         """What an expert with few tokens may expect: its own count as they are, the rest is like everyone's."""
@@ -93,13 +90,6 @@ class Choosing:
             self._everyone, _ = gram(product.everyone(), product.columns, self.token)
         share = np.float32(tokens / FEW_TOKENS)
         return share * own + (1 - share) * self._everyone
-
-
-def adds_to_residual(name: str, architecture: str) -> bool:
-    """Whether a product's output is added to the residual stream as it is; an expert's is weighed before."""
-    part = name.split(".")[2] if name.startswith("blk.") else ""
-    dense = name.count(".") == 3
-    return dense and part in ("attn_output", "ffn_down") and architecture not in POST_NORMS
 
 
 @dataclass

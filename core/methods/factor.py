@@ -38,15 +38,14 @@ def watched(call: Callable[[np.ndarray], Result], token: CancelToken) -> Result:
     return result
 
 
-def product(a: np.ndarray, symmetric: np.ndarray, token: CancelToken) -> np.ndarray:
-    """a [R, K] · symmetric [K, K], in pieces of columns, side by side."""
-    rows, columns = a.shape
-    out = np.empty((rows, columns), np.float32)
+def product(a: np.ndarray, b: np.ndarray, token: CancelToken) -> np.ndarray:
+    """a [R, K] · bᵀ, b [N, K], in pieces of b's rows, side by side."""
+    out = np.empty((len(a), len(b)), np.float32)
 
     def compute(start: int, step: int) -> None:
-        np.matmul(a, symmetric[start : start + step].T, out=out[:, start : start + step])
+        np.matmul(a, b[start : start + step].T, out=out[:, start : start + step])
 
-    side_by_side(compute, 0, columns, rows * columns, token)
+    side_by_side(compute, 0, len(b), a.size, token)
     return out
 
 

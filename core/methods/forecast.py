@@ -127,7 +127,8 @@ def _seconds(config: DecoderConfig, calibrated: Calibrated, chosen: Sequence[Ten
         passes += LEARNING_PASSES
     core_seconds = passes * tokens * layer_flops(config) * config.layers / CORE_FLOPS
     if steps.solver is not None:
-        core_seconds += tokens * _gram_flops(config) * config.layers / CORE_FLOPS
+        sums = 4 if steps.follows_full else 1  # of the inputs, of half of them, and of what they should be
+        core_seconds += sums * tokens * _gram_flops(config) * config.layers / CORE_FLOPS
         core_seconds += sum(prod(t.shape[:-2]) * steps.solver.seconds_for(*t.shape[-2:]) for t in chosen)
     core_seconds += sum(t.seconds_for(config, tokens) for t in steps.transforms)
     return core_seconds / worker_count()

@@ -46,7 +46,21 @@ class Gptq:
 
     def seconds_for(self, rows: int, columns: int) -> float:
         """CPU seconds of one core for one weight, about: the scales' search, products with H, and its factor."""
-        return rows * columns * (_SEARCH + columns * _PRODUCT) + columns**3 * _FACTOR
+        factors = 2 if self.follows_full else 1  # of half of the samples, too: `core.methods.aim`
+        return rows * columns * (_SEARCH + columns * _PRODUCT) + factors * columns**3 * _FACTOR
+
+    def change(self, problem: Problem, token: CancelToken) -> np.ndarray:
+        """What is added to the weight so that it comes nearest to the unchanged model's output, float32 [N, K]."""
+        weight = np.ascontiguousarray(problem.weight, np.float32)
+        diagonal = _checked_diagonal(problem, token)
+        if not weight.size or not (diagonal > 0).any():
+            return np.zeros_like(weight)
+        order = self._order(diagonal)
+        return _change(weight, problem, *self.factors.of(problem.gram, order, self.damping, token), order, token)
+
+    def _order(self, diagonal: np.ndarray) -> np.ndarray:
+        """Of the columns, int64 [K]."""
+        return np.argsort(-diagonal, kind="stable") if self.act_order else np.arange(len(diagonal))
 
     def solve(self, problem: Problem, token: CancelToken) -> Codes:
         """Codes whose output error is never above that of rounding to the nearest under the same scales.
@@ -60,12 +74,12 @@ class Gptq:
         if not weight.size or not (diagonal > 0).any():  # nothing comes in
             options = search_options(problem.numbers, weight, None, problem.amax, threads)
             return quantized(problem.numbers, weight, options, token)
-        order = np.arange(len(diagonal))
-        if self.act_order:
-            order = np.argsort(-diagonal, kind="stable")
+        order = self._order(diagonal)
         matrix, left = self.factors.of(problem.gram, order, self.damping, token)
-        if self.follows_full:
-            weight = _shifted(weight, problem, matrix, left, order, token)
+        if self.follows_full and problem.aim:
+            change = _change(weight, problem, matrix, left, order, token)
+            change *= np.float32(problem.aim)
+            weight = weight + change
         importance = None
         if self.weighted:
             importance = np.empty_like(left)
@@ -92,16 +106,16 @@ def _checked_diagonal(problem: Problem, token: CancelToken) -> np.ndarray:
     return diagonal
 
 
-def _shifted(
+def _change(
     weight: np.ndarray, problem: Problem, matrix: np.ndarray, left: np.ndarray, order: np.ndarray, token: CancelToken
 ) -> np.ndarray:
-    """W + (W · drift + missing) · (H + λ)⁻¹, the weights that come nearest to what the unchanged model computes.
+    """(W · drift + missing) · (H + λ)⁻¹, which leads to the weights that come nearest to the unchanged model's output.
 
     H + λ = Mᵀ D M in the order of the columns, M below the diagonal: two triangular systems, in blocks.
     """
+    out = np.zeros_like(weight)
     if problem.drift is None and problem.missing is None:
-        return weight
-    out = weight.copy()
+        return out
     step = max(_PIECE_ROWS, _PIECE_VALUES // len(order))
     for start in range(0, len(weight), step):
         rows = slice(start, start + step)
@@ -112,7 +126,7 @@ def _shifted(
             wanted += problem.missing[rows]
         wanted = wanted[:, order]
         _solve_columns(wanted, matrix, left, token)
-        out[rows, order] += wanted
+        out[rows, order] = wanted
     return out
 
 

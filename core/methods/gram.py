@@ -96,9 +96,9 @@ def cross(pairs: Iterable[tuple[np.ndarray, np.ndarray]], rows: int, columns: in
     return total
 
 
-def drift(pieces: Iterable[np.ndarray], full: Iterable[np.ndarray], columns: int, token: CancelToken) -> np.ndarray:
-    """Mean of (x_full − x) xᵀ, float32 [K, K], over the same rows of both."""
-    return cross(((wanted - x, x) for x, wanted in zip(pieces, full, strict=True)), columns, columns, token)
+def drift(pairs: Iterable[tuple[np.ndarray, np.ndarray]], columns: int, token: CancelToken) -> np.ndarray:
+    """Mean of (x_full − x) xᵀ, float32 [K, K], over pairs of x and x_full − x."""
+    return cross(((difference, x) for x, difference in pairs), columns, columns, token)
 
 
 def input_statistics(pieces: Iterable[np.ndarray], columns: int, rows: int, samples: int) -> InputStatistics:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -36,10 +37,11 @@ from core.progress import CancelToken
 from core.runtime.weights import Slot
 from core.tensor_info import TensorInfo
 from core.threads import worker_count
-from core.units import format_count
+from core.units import format_count, format_percent
 
 STATE_SECONDS = 10.0  # of work that a crash may cost; blocks that take longer are each recorded
 _OUTER = "outer"
+ENOUGH_AIM = 0.75  # of the way, on average: below, it is said
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ class _Walk:
         forward.run(layer, weights, choosing, originals, forget=True)
         yield BlockProgress(layer, forward.layers, next(reversed(choosing.solved), ""))
         name = f"{layer:06}"
-        self._folder.write_block(name, floats, choosing.solved, choosing.squares, choosing.experts)
+        self._folder.write_block(name, floats, choosing.solved, choosing.squares, choosing.experts, choosing.aims)
 
     def _learn(
         self, layer: int, weights: BlockWeights, learner: BlockMethod
@@ -216,14 +218,8 @@ class _Walk:
     def notes(self) -> tuple[str, ...]:
         """What a person should know of how it went."""
         files = [BlockFile(self._folder.block_file(f"{layer:06}")) for layer in range(self._forward.layers)]
-        met = [count for file in files for count in file.experts]
-        few, none = sum(count < FEW_TOKENS for count in met), sum(not count for count in met)
-        if not few:
-            return ()
-        unseen = f" ({format_count(none)} none)" if none else ""
-        met_few = f"{format_count(few)} of {format_count(len(met))} experts met fewer than {FEW_TOKENS} tokens{unseen}"
-        how = "their numbers were also chosen for what other experts' tokens look like"
-        return (f"{met_few} of the text: {how}. More samples help.",)
+        met, aims = [n for f in files for n in f.experts], [a for f in files for a in f.aims]
+        return (*_about_experts(met), *_about_aims(aims))
 
     def importance(self) -> ImportanceMatrix:
         """What the blocks' inputs were, where that is measured."""
@@ -237,6 +233,27 @@ class _Walk:
         """A head of its own, where the embedding was the head."""
         embedding = self._checkpoint.tensor(self._forward.slots["token_embd.weight"].stored.name)
         return untied_head(embedding, self._checkpoint.container is Container.GGUF)
+
+
+def _about_experts(met: Sequence[int]) -> tuple[str, ...]:
+    """met: how many tokens, of each expert."""
+    few, none = sum(count < FEW_TOKENS for count in met), sum(not count for count in met)
+    if not few:
+        return ()
+    unseen = f" ({format_count(none)} none)" if none else ""
+    met_few = f"{format_count(few)} of {format_count(len(met))} experts met fewer than {FEW_TOKENS} tokens{unseen}"
+    how = "their numbers were also chosen for what other experts' tokens look like"
+    return (f"{met_few} of the text: {how}. More samples help.",)
+
+
+def _about_aims(aims: Sequence[float]) -> tuple[str, ...]:
+    """aims: how far each weight went, 0 … 1."""
+    if not aims or fmean(aims) >= ENOUGH_AIM:
+        return ()
+    none = sum(a == 0 for a in aims)
+    unmoved = f", {format_count(none)} of {format_count(len(aims))} weights not at all" if none else ""
+    went = f"Making up for earlier layers went {format_percent(fmean(aims), 0)} of the way{unmoved}"
+    return (f"{went}: more was worse for the samples that it was not fitted to. More samples help.",)
 
 
 def _part(slot: Slot, file: BlockFile, weight: str) -> Part:

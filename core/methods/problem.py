@@ -20,7 +20,8 @@ class Problem:
     mean of (x_full − x) xᵀ, x_full the input in the unchanged model, or None where that was not followed: the target is
     then W x_full. tokens: how many. numbers: what may be stored. amax: the largest |value| of all matrices that share a
     scale with this one, 0: of this one. missing: float32 [N, K], the mean of (r_full − r) xᵀ, r the residual stream
-    that the output is added to, or None: the target is then W x_full + r_full − r.
+    that the output is added to, or None: the target is then W x_full + r_full − r. aim: how much of the way to that
+    target is gone, 0 … 1.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Problem:
     numbers: Numbers
     amax: float = 0.0
     missing: np.ndarray | None = None
+    aim: float = 1.0
 
 
 class Solver(Protocol):

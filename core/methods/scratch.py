@@ -95,9 +95,11 @@ class Scratch:
         solved: Mapping[str, Codes],
         squares: Mapping[str, tuple[np.ndarray, int]] | None = None,
         experts: Sequence[int] = (),
+        aims: Sequence[float] = (),
     ) -> None:
         """floats: changed weights, float32, by GGUF's names; solved: codes of weights; squares: Σx² of their inputs and
-        over how many tokens, by the same names; experts: how many tokens each of the block's met."""
+        over how many tokens, by the same names; experts: how many tokens each of the block's met; aims: how far GPTQ
+        went towards the unchanged model's outputs."""
         arrays: dict[str, np.ndarray] = {f"{n}|float": np.ascontiguousarray(a) for n, a in floats.items()}
         about: dict[str, Any] = {}
         for weight, codes in solved.items():
@@ -115,6 +117,7 @@ class Scratch:
                 "codes": json.dumps(about),
                 "tokens": json.dumps(counts),
                 "experts": json.dumps(list(experts)),
+                "aims": json.dumps(list(aims)),
             },
         )
 
@@ -173,6 +176,7 @@ class BlockFile:
         self._about: dict[str, list[float]] = json.loads(self._file.metadata()["codes"])
         self._tokens: dict[str, int] = json.loads(self._file.metadata()["tokens"])
         self.experts: tuple[int, ...] = tuple(json.loads(self._file.metadata()["experts"]))
+        self.aims: tuple[float, ...] = tuple(json.loads(self._file.metadata().get("aims", "[]")))
         self._names = names
 
     @property
