@@ -8,6 +8,7 @@ from PySide6.QtCore import QObject, Qt
 from PySide6.QtGui import QAction, QKeySequence
 
 from app.icons import set_icon
+from app.language import say
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,12 @@ def make_actions(parent: QObject) -> dict[str, QAction]:
     """A QAction for each entry of ACTIONS, by key."""
     made: dict[str, QAction] = {}
     for spec in ACTIONS:
-        action = QAction(spec.text, parent)
+        action = QAction(say(spec.text), parent)
         action.setObjectName(f"action_{spec.key}")
         action.setShortcuts([QKeySequence(keys) for keys in spec.keys])
         action.setShortcutContext(Qt.ShortcutContext.WindowShortcut)
-        action.setToolTip(spec.hint)
-        action.setStatusTip(spec.hint)
+        action.setToolTip(say(spec.hint))
+        action.setStatusTip(say(spec.hint))
         action.setCheckable(bool(spec.group))
         action.setIconVisibleInMenu(not spec.group)  # an icon would stand where the check mark belongs
         if spec.icon:

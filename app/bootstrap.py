@@ -40,10 +40,13 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"The window can not start: {error}.\n")
         return 1
 
+    from app.language import install as install_language
+
     app = QApplication.instance() or QApplication(sys.argv[:1])
     app.setApplicationName("Bitsmith")
     app.setApplicationDisplayName("Bitsmith")
     app.setDesktopFileName("bitsmith")
+    install_language()
     app.setWindowIcon(QIcon(str(RESOURCES / "bitsmith.svg")))
     reporter, ended, log = start_reports()
     app.aboutToQuit.connect(reporter.end)

@@ -9,6 +9,7 @@ from PySide6.QtGui import QAction, QActionGroup
 from PySide6.QtWidgets import QMainWindow, QMenu
 
 from app.actions import ACTIONS
+from app.language import say
 from app.settings import Settings
 from app.widgets.basics import set_available
 
@@ -21,7 +22,7 @@ def build_menus(window: QMainWindow, actions: dict[str, QAction]) -> dict[str, Q
     for spec in ACTIONS:
         menu = menus.get(spec.menu)
         if menu is None:
-            menu = menus[spec.menu] = window.menuBar().addMenu(spec.menu)
+            menu = menus[spec.menu] = window.menuBar().addMenu(say(spec.menu))
             menu.setToolTipsVisible(True)
         elif last_group.get(spec.menu) != spec.group or spec.key in ("settings", "quit"):
             menu.addSeparator()
@@ -30,7 +31,7 @@ def build_menus(window: QMainWindow, actions: dict[str, QAction]) -> dict[str, Q
             groups.setdefault(spec.group, QActionGroup(window)).addAction(actions[spec.key])
         menu.addAction(actions[spec.key])
         if spec.key == "open_folder":
-            recent = menus[RECENT] = menu.addMenu(RECENT)
+            recent = menus[RECENT] = menu.addMenu(say(RECENT))
             recent.setToolTipsVisible(True)
     return menus
 

@@ -7,6 +7,7 @@ from PySide6.QtGui import QAction
 from PySide6.QtWidgets import QButtonGroup, QFrame, QPushButton, QVBoxLayout, QWidget
 
 from app.icons import set_icon
+from app.language import say
 from app.theme import SPACE_1, SPACE_3, themes
 
 WIDTH = 148
@@ -35,6 +36,7 @@ class Navigation(QFrame):
 
     def add(self, key: str, title: str, icon: str, action: QAction) -> None:
         """A button that does what `action` does, under the same shortcut."""
+        title = say(title)
         button = QPushButton(title)
         button.setProperty("buttonRole", "nav")
         button.setCheckable(True)
@@ -50,6 +52,7 @@ class Navigation(QFrame):
 
     def add_below(self, action: QAction, title: str, icon: str) -> None:
         """A button at the bottom that is no page: it does what `action` does."""
+        title = say(title)
         button = QPushButton(title)
         button.setProperty("buttonRole", "nav")
         button.setAutoDefault(False)

@@ -20,6 +20,7 @@ from PySide6.QtWidgets import (
 )
 
 from app.icons import pixmap, set_icon
+from app.language import say
 from app.theme import DISPLAY, FOCUS_WIDTH, RADIUS, SPACE_2, SPACE_3, SPACE_4, SPACE_6, current, themes
 
 ICON_GAP = 4  # px between a button's icon and its text, in addition to Qt's own 4
@@ -53,7 +54,7 @@ def set_available(target: QWidget | QAction, reason: str = "") -> None:
 
 def label(text: str = "", role: str = "", *, wrap: bool = False, selectable: bool = False) -> QLabel:
     """A text in one of the style sheet's roles: display, title, heading, muted, caption, mono, ok, warning, error."""
-    result = QLabel(text)
+    result = QLabel(say(text))
     result.setTextFormat(Qt.TextFormat.PlainText)
     if role:
         result.setProperty("textRole", role)
@@ -65,7 +66,7 @@ def label(text: str = "", role: str = "", *, wrap: bool = False, selectable: boo
 
 def button(text: str, on_click: Callable[[], object] | None = None, *, icon: str = "", hint: str = "") -> QPushButton:
     """An ordinary button. hint is its tooltip."""
-    result = QPushButton(text)
+    result = QPushButton(say(text))
     _prepare(result, on_click, icon, hint, "text")
     return result
 
@@ -74,7 +75,7 @@ def quiet_button(
     text: str, on_click: Callable[[], object] | None = None, *, icon: str = "", hint: str = ""
 ) -> QPushButton:
     """A button without border, for small actions. With no text, `hint` is also its name for screen readers."""
-    result = QPushButton(text)
+    result = QPushButton(say(text))
     result.setProperty("buttonRole", "quiet")
     _prepare(result, on_click, icon, hint, "muted")
     return result
@@ -82,8 +83,8 @@ def quiet_button(
 
 def _prepare(target: QPushButton, on_click: Callable[[], object] | None, icon: str, hint: str, role: str) -> None:
     if not target.text():  # a name would outlive a text that changes, and the text is read where there is no name
-        target.setAccessibleName(hint)
-    target.setToolTip(hint)
+        target.setAccessibleName(say(hint))
+    target.setToolTip(say(hint))
     target.setAutoDefault(False)
     if icon:
         gap = ICON_GAP if target.text() else 0
@@ -98,9 +99,9 @@ def number_box(name: str, low: int, high: int, value: int, *, suffix: str = "", 
     result = QSpinBox()
     result.setRange(low, high)
     result.setValue(value)
-    result.setSuffix(suffix)
-    result.setAccessibleName(name)
-    result.setToolTip(hint or name)
+    result.setSuffix(say(suffix))
+    result.setAccessibleName(say(name))
+    result.setToolTip(say(hint or name))
     result.lineEdit().setTextMargins(SPACE_2, 0, 0, 0)  # a style sheet's padding does not reach this inner field
     return result
 
@@ -111,7 +112,7 @@ class PrimaryButton(QPushButton):
     def __init__(
         self, text: str, on_click: Callable[[], object] | None = None, *, icon: str = "", hint: str = ""
     ) -> None:
-        super().__init__(text)
+        super().__init__(say(text))
         self.setProperty("buttonRole", "primary")
         _prepare(self, on_click, icon, hint, "on_accent")
 
@@ -156,7 +157,7 @@ class Card(QFrame):
             self.header.addWidget(label(title, "heading"))
             self.header.addStretch(1)
             outer.addLayout(self.header)
-            self.setAccessibleName(title)
+            self.setAccessibleName(say(title))
         self.body: QBoxLayout = QHBoxLayout() if horizontal else QVBoxLayout()
         self.body.setSpacing(SPACE_2)
         outer.addLayout(self.body, 1)
@@ -202,8 +203,8 @@ class EmptyState(QWidget):
         parent: QWidget | None = None,
     ) -> None:
         super().__init__(parent)
-        self.setAccessibleName(title)
-        self.setAccessibleDescription(sentence)
+        self.setAccessibleName(say(title))
+        self.setAccessibleDescription(say(sentence))
         layout = QVBoxLayout(self)
         layout.setSpacing(SPACE_3)
         layout.addStretch(2)

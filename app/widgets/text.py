@@ -9,6 +9,7 @@ from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QAction, QGuiApplication, QPainter, QPaintEvent
 from PySide6.QtWidgets import QGridLayout, QLabel, QSizePolicy, QStyle, QStyleOption, QWidget
 
+from app.language import say
 from app.theme import BASE, SPACE_1, SPACE_4, mono_font
 from app.widgets.basics import label, set_role
 from core.units import format_bytes
@@ -17,7 +18,7 @@ from resources import meaning
 
 def explain(term: str) -> str:
     """What the glossary says about a term, in any case; '' when it has no entry."""
-    return meaning(term)
+    return say(meaning(term))
 
 
 def term(word: str, shown: str = "", role: str = "") -> QLabel:
