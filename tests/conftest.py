@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
-import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from kernels import gpu
 
 # Before anything imports Qt or a library that asks a hub for files.
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
@@ -33,7 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests are left out, not skipped, where what they need is not there; the counts stay honest."""
     missing = set()
-    if not Path("/dev/nvidia0").exists() and sys.platform != "win32":
+    if not gpu.state().ready:
         missing.add("gpu")
     if importlib.util.find_spec("triton") is None:
         missing.add("triton")

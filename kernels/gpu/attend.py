@@ -202,6 +202,8 @@ def _prepare(q: torch.Tensor, cache: Cache, out: torch.Tensor | None, kind: str)
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
     if out.shape != q.shape or out.stride(2) != 1:
         raise ValueError(f"the result has the shape of the queries, {list(q.shape)}, not {list(out.shape)}")
+    if kind == "prompt" and max(q.stride(1), out.stride(1)) * q.shape[1] >= 1 << 31:
+        raise ValueError("heads of a token lie further apart than 32 bits reach")
     how = attention_configuration(card_of(q), kind, power_above(width), q.element_size())
     return how, q.shape[1] // key_heads, out
 

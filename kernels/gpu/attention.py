@@ -66,12 +66,11 @@ def attend_prompt(
     if before < count:
         r = before + tl.arange(0, ROWS)
         origin = tl.load(positions + s)
-        position = origin + r
+        position = tl.where(origin + r < CAPACITY, origin + r, -1)  # which sees nothing
         token = (begin + r).to(tl.int64)
         d = tl.arange(0, BLOCK)
         here = (r[:, None] < count) & (d[None, :] < WIDTH)
-        at = head.to(tl.int64)
-        queries = tl.load(q + token[:, None] * Q_STRIDE + at * Q_HEAD + d[None, :], mask=here, other=0)
+        queries = tl.load(q + token[:, None] * Q_STRIDE + head * Q_HEAD + d[None, :], mask=here, other=0)
         slot = tl.load(sequences + s).to(tl.int64)
         there = (slot >= 0) & (slot < SEQUENCES) & (origin >= 0)
         base = (slot * KEY_HEADS + head // SHARE) * CAPACITY
@@ -83,9 +82,8 @@ def attend_prompt(
             *(tl.zeros((ROWS, BLOCK), tl.float32), SCALE, WINDOW, SOFTCAP),
             *(READ, CAPPED, WIDTH, GROUP, BLOCK, POSITIONS, STAGES, VECTOR),
         )
-        known = there & (position < CAPACITY)
-        found = tl.where(known[:, None], found / total[:, None], float("nan"))
-        place = out + token[:, None] * OUT_STRIDE + at * OUT_HEAD + d[None, :]
+        found = found / total[:, None]  # 0 / 0 of what has seen nothing
+        place = out + token[:, None] * OUT_STRIDE + head * OUT_HEAD + d[None, :]
         tl.store(place, found.to(out.dtype.element_ty), mask=here)
 
 

@@ -94,7 +94,7 @@ def compile_product(card: str, form: Form, tokens: int, rows: int = 4096, column
 
 
 def compile_launch(card: str, launch: Launch, label: str) -> Compiled:
-    """What a launcher would start on this card, just as it would. needed: 0, as nothing is known of its loads."""
+    """What a launcher would start on this card, just as it would."""
     names = launch.kernel.arg_names
     arguments = dict(zip(names, launch.arguments, strict=False))
     fixed: dict[str, Any] = dict(launch.constants)
@@ -118,7 +118,33 @@ def compile_launch(card: str, launch: Launch, label: str) -> Compiled:
                 attributes[(at,)] = [["tt.divisibility", 16]]
     source = ASTSource(launch.kernel, signature, fixed, attributes)
     options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": launch.fusion}
-    return _compiled(card, source, options, launch.kernel.fn.__name__, label, 0)
+    return _compiled(card, source, options, launch.kernel.fn.__name__, label, needed(card, launch))
+
+
+def needed(card: str, launch: Launch) -> int:
+    """16-byte loads that a thread needs for the rows that a program reads at once; 0 where these are less than that.
+
+    Of products the weights' codes, of attention the keys, of all else the values; 0 of kernels that read by columns.
+    """
+    arguments = dict(zip(launch.kernel.arg_names, launch.arguments, strict=False))
+    c, name = launch.constants, launch.kernel.fn.__name__
+
+    def size(what: str) -> int:
+        return int(arguments[what].element_size())
+
+    found = {
+        "scaled_vector_product": lambda: c["ROWS"] * c["BLOCK"],
+        "scaled_tile_product": lambda: c["ROWS"] * c["BLOCK"],
+        "attend_prompt": lambda: c["POSITIONS"] * c["WIDTH"] * size("keys"),
+        "attend_token": lambda: c["POSITIONS"] * c["WIDTH"] * size("keys"),
+        "token_step": lambda: c["ROWS"] * c["BLOCK"] * size("x"),
+        "encode_groups": lambda: c["ROWS"] * c["GROUP"] * size("x"),
+        "encode_float8": lambda: c["ROWS"] * c["BLOCK"] * size("x"),
+        "encode_e2m1": lambda: c["ROWS"] * c["GROUP"] * size("x"),
+        "encode_q8_0": lambda: c["ROWS"] * 32 * size("x"),
+        "encode_q4_0": lambda: c["ROWS"] * 32 * size("x"),
+    }.get(name, lambda: 0)()
+    return int(found) // (16 * launch.warps * _lanes(card))
 
 
 def _compiled(card: str, source: ASTSource, options: dict[str, Any], kernel: str, label: str, needed: int) -> Compiled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -45,3 +46,25 @@ def test_a_few_launchers_on_a_few_cards(tmp_path) -> None:
     assert told.count("0 with problems") == 2
     for name in ("int8, both, 16 / sm_80", "mxfp4, both, 16 / sm_120", "attention, token, heads of 64 / sm_120"):
         assert "mma" in next(line for line in told.splitlines() if line.startswith(name))
+
+
+def test_it_is_known_how_many_wide_loads_each_kernel_needs() -> None:
+    """Of products, attention, norms and encoders; the report counts them, and says where there are fewer."""
+    code = (
+        "import json\nfrom kernels.gpu.compile_cases import cases\nfrom kernels.gpu.compiled import needed\n"
+        "print(json.dumps({name: [needed(card, case.launches(card)[0]) for card in ('sm_80', 'gfx942')]"
+        " for name, case in cases().items()}))"
+    )
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"},
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    loads = json.loads(run.stdout)
+    assert loads["int8, both, 512"] == [4, 2]  # 128 rows of 128 bytes, by 256 threads of 16 bytes
+    assert loads["encode Q4_0"] == [4, 2]
+    free = {name for name, counts in loads.items() if not counts[0]}
+    assert free <= {
+        *("rotary, halves", "rotary, pairs", "columns of outliers", "attention, parts", "to the cache"),
+        *("GPTQ, a block", "GPTQ, what follows"),
+    }
