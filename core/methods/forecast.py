@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
+from core.assign import FLOAT_DTYPES
 from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.methods.choice import Calibrated, DataMethod
@@ -60,8 +61,8 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
     quantized = [t for t in plan.tensors if t.action is Action.QUANTIZE]
     if not quantized:
         raise UserError(
-            f"Nothing is quantized here, so there is nothing for {calibrated.name} to choose.",
-            "Leave the calibration out, or choose a format of fewer bits.",
+            f"{_why_nothing(plan)}, so there is nothing for {calibrated.name} to choose.",
+            "Leave the calibration out, or choose another format.",
         )
     if calibrated.method is not DataMethod.NONE and not chosen:
         raise _nothing_chosen(calibrated, quantized)
@@ -87,6 +88,14 @@ def forecast(plan: Plan, checkpoint: Checkpoint) -> Plan:
         scratch_bytes=plan.scratch_bytes + _scratch(config, calibrated, chosen, plan.tensors, reached),
         warnings=(*plan.warnings, *notes),
     )
+
+
+def _why_nothing(plan: Plan) -> str:
+    """Why no tensor is quantized."""
+    moved = sorted({t.format_name for t in plan.tensors if t.source_dtype not in FLOAT_DTYPES})
+    if not moved:
+        return "Nothing is quantized here"
+    return f"The source has the numbers of {', '.join(moved)} already, which move as they are"
 
 
 def _by_whom(calibrated: Calibrated) -> str:
