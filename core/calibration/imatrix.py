@@ -80,7 +80,7 @@ class ImportanceMatrix:
         A weight that is fused with others here and not there, or the other way round, has those of the shared input.
         Raises UserError when the sizes are others.
         """
-        entry = self._entry(name)
+        entry = self._entry(name, experts)
         if entry is None:
             return None
         means = entry.means
@@ -92,7 +92,7 @@ class ImportanceMatrix:
             "Use the matrix that was computed for this model.",
         )
 
-    def _entry(self, name: str) -> Importance | None:
+    def _entry(self, name: str, experts: int = 0) -> Importance | None:
         if name in self.entries:
             return self.entries[name]
         head, _, kind = name.rpartition(".")
@@ -100,7 +100,28 @@ class ImportanceMatrix:
         for other in _SAME_INPUT.get(part, ()):
             if found := self.entries.get(f"{at}.{other}.{kind}"):
                 return found
-        return None
+        if match := _EXPERT.match(name):
+            return self._of_stack(match[1], int(match[2]))
+        return self._stacked(head.removesuffix("_exps"), experts) if part.endswith("_exps") else None
+
+    def _of_stack(self, stack: str, expert: int) -> Importance | None:
+        """Of one expert that is a tensor of its own, as old files have them, where the matrix has the stack."""
+        found = self.entries.get(f"{stack}_exps.weight")
+        if found is None or expert >= len(found.counts):
+            return None
+        return Importance(found.means[expert : expert + 1], np.ones(1, np.int64))
+
+    def _stacked(self, stack: str, experts: int) -> Importance | None:
+        """The other way round: each expert has an entry of its own, and those that are missing met no token."""
+        found = {int(m[2]): e for n, e in self.entries.items() if (m := _EXPERT.match(n)) and m[1] == stack}
+        if not found or len({e.sums.size for e in found.values()}) > 1:
+            return None
+        count = max(experts, max(found) + 1)
+        sums = np.zeros((count, next(iter(found.values())).sums.size), np.float32)
+        counts = np.zeros(count, np.int64)
+        for expert, entry in found.items():
+            sums[expert], counts[expert] = entry.sums.reshape(-1), entry.counts.sum()
+        return Importance(sums, counts)
 
     def for_checkpoint(self, checkpoint: Checkpoint, architecture: str) -> dict[str, np.ndarray]:
         """Mean squares by the checkpoint's own tensor names, float32 [experts, K]; one expert's tensor has [1, K].

@@ -209,6 +209,24 @@ def test_experts_apart_and_stacked(tmp_path: Path) -> None:
     assert not any("layers.0." in name for name in found)
 
 
+def test_files_that_name_each_expert_serve_stacks_and_the_other_way_round() -> None:
+    """Older programs wrote an entry for each expert, and older models have a tensor for each."""
+    apart = ImportanceMatrix(
+        {"blk.0.ffn_up.0.weight": entry([[4.0, 8.0]], 2), "blk.0.ffn_up.2.weight": entry([[2.0, 6.0]], 4)}
+    )
+    stacked = ImportanceMatrix({"blk.0.ffn_up_exps.weight": STACK})
+    np.testing.assert_allclose(apart.means("blk.0.ffn_up_exps.weight", 3, 2), STACK.means)
+    four = apart.means("blk.0.ffn_up_exps.weight", 4, 2)
+    assert four is not None
+    np.testing.assert_allclose(four[[1, 3]], np.stack([STACK.means[1]] * 2))
+    for expert in range(3):
+        own = stacked.means(f"blk.0.ffn_up.{expert}.weight", 1, 2)
+        assert own is not None
+        np.testing.assert_allclose(own[0], STACK.means[expert])
+    assert stacked.means("blk.0.ffn_up.3.weight", 1, 2) is None
+    assert apart.means("blk.1.ffn_up_exps.weight", 3, 2) is None
+
+
 def test_names_of_fused_weights_are_added() -> None:
     matrix = gather({"blk.0.attn_q.weight": (np.ones(4), 2)}, 1, fused=["blk.0.attn_qkv.weight"])
     assert list(matrix.entries) == ["blk.0.attn_q.weight", "blk.0.attn_qkv.weight"]
