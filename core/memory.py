@@ -4,7 +4,8 @@ The memory bar shows `estimate(...)`. Sources of the formulas:
 
 * KV cache: every layer keeps a key and a value vector of kv_heads × head_dim for each token; a sliding-window layer
   keeps its last `window` tokens; multi-head latent attention (DeepSeek-V2, section 2.1) keeps one vector of
-  latent_rank + latent_rope instead of both.
+  latent_rank + latent_rope instead of both. A cache is given as its bits a value, or as a scheme of `core.kv`, of which
+  every scale, kept token and kept layer counts.
 * Decode bound: producing a token reads every weight once, and the cache once; arithmetic is hidden behind it at small
   batch. Time per step ≥ bytes read ÷ bandwidth.
 * Workspace: see `workspace_bytes`.
@@ -16,11 +17,16 @@ import math
 from dataclasses import dataclass
 
 from core.contract import ByteCount
+from core.kv.scheme import CacheScheme
+from core.kv.size import bytes_per_token, scheme_bytes
 from core.models.shape import ModelShape
+
+Cache = float | CacheScheme  # bits a value, or a scheme
 
 PROMPT_BLOCK = 512  # tokens of a prompt that are computed together: llama.cpp's default physical batch (n_ubatch)
 ACTIVATION_BYTES = 4  # activations and logits are held in 32-bit floats between operations
 MASK_BYTES = 2  # attention masks are 16-bit
+_ENDLESS = 1 << 50  # tokens
 
 
 @dataclass(frozen=True)
@@ -70,39 +76,42 @@ def kv_values_per_token(shape: ModelShape) -> int:
     return shape.layers * _layer_values(shape)
 
 
-def kv_bytes_per_token(shape: ModelShape, kv_bits: float = 16) -> int:
+def kv_bytes_per_token(shape: ModelShape, cache: Cache = 16) -> int:
     """Bytes that one more token adds to the cache while no window is full, over all layers."""
-    return _bytes(kv_values_per_token(shape), kv_bits)
+    if isinstance(cache, CacheScheme):
+        return math.ceil(bytes_per_token(shape, cache))
+    return _bytes(kv_values_per_token(shape), cache)
 
 
-def kv_bytes(shape: ModelShape, context: int, batch: int = 1, kv_bits: float = 16) -> int:
+def kv_bytes(shape: ModelShape, context: int, batch: int = 1, cache: Cache = 16) -> int:
     """Bytes of the cache for `batch` sequences of `context` tokens; window layers hold at most their window."""
+    if isinstance(cache, CacheScheme):
+        return scheme_bytes(shape, cache, context, batch)
     windowed = min(context, shape.window) if shape.window else context
     tokens = (shape.layers - _window_layers(shape)) * context + _window_layers(shape) * windowed
-    return batch * _bytes(tokens * _layer_values(shape), kv_bits)
+    return batch * _bytes(tokens * _layer_values(shape), cache)
 
 
-def tokens_that_fit(shape: ModelShape, free: int, kv_bits: float = 16) -> int | None:
+def tokens_that_fit(shape: ModelShape, free: int, cache: Cache = 16) -> int | None:
     """Longest context of one sequence whose cache takes at most `free` bytes; None when no context exceeds it."""
-    layer = _layer_values(shape) * kv_bits / 8
-    windowed = _window_layers(shape)
-    if free < 0 or shape.layers * layer == 0:
-        return 0 if free < 0 else None
-    within = _largest(free, shape.layers * layer)
-    if not windowed or within <= shape.window:
-        return within
-    if windowed == shape.layers:
+    if free < 0:
+        return 0
+    if kv_bytes(shape, _ENDLESS, 1, cache) <= free:
         return None
-    return _largest(free - windowed * shape.window * layer, (shape.layers - windowed) * layer)
+    low, high = 0, _ENDLESS  # the first fits (or nothing does), the second does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if kv_bytes(shape, middle, 1, cache) <= free else (low, middle)
+    return low
 
 
-def sequences_that_fit(shape: ModelShape, free: int, context: int, kv_bits: float = 16) -> int | None:
+def sequences_that_fit(shape: ModelShape, free: int, context: int, cache: Cache = 16) -> int | None:
     """How many sequences of `context` tokens the cache holds in `free` bytes; None when a sequence takes nothing."""
-    each = kv_bytes(shape, context, 1, kv_bits)
+    each = kv_bytes(shape, context, 1, cache)
     return max(free, 0) // each if each else None
 
 
-def workspace_bytes(shape: ModelShape, context: int, batch: int = 1, kv_bits: float = 16) -> int:
+def workspace_bytes(shape: ModelShape, context: int, batch: int = 1, cache: Cache = 16) -> int:
     """Bytes that a step needs besides weights and cache, for attention that never stores the score matrix.
 
     A step computes n tokens together: a block of the prompt (at most PROMPT_BLOCK, at most the context) or one token
@@ -132,7 +141,8 @@ def workspace_bytes(shape: ModelShape, context: int, batch: int = 1, kv_bits: fl
         held = min(context, shape.window + n)
         masks += n * held * MASK_BYTES
         extra = max(held - shape.window, 0)
-        beyond_window = batch * _bytes(_window_layers(shape) * extra * _layer_values(shape), kv_bits)
+        bits = 8 * bytes_per_token(shape, cache) / kv_values_per_token(shape) if isinstance(cache, CacheScheme) else cache
+        beyond_window = batch * _bytes(_window_layers(shape) * extra * _layer_values(shape), bits)
     return activations + masks + beyond_window
 
 
@@ -160,7 +170,7 @@ def estimate(
     shape: ModelShape | None = None,
     context: int = 0,
     batch: int = 1,
-    kv_bits: float = 16,
+    cache: Cache = 16,
     capacity: int | None = None,
     bandwidth: float | None = None,
     embedding: int = 0,
@@ -175,14 +185,14 @@ def estimate(
     weights and kept, of routed experts, of which a step reads only `experts_read`.
     The decode bound takes the cache as full (`context` tokens a sequence): the slowest step.
     """
-    cache = kv_bytes(shape, context, batch, kv_bits) if shape else 0
-    workspace = workspace_bytes(shape, context, batch, kv_bits) if shape else 0
+    kept_tokens = kv_bytes(shape, context, batch, cache) if shape else 0
+    workspace = workspace_bytes(shape, context, batch, cache) if shape else 0
     segments = [
         Segment("payload", "weights", weights.payload),
         Segment("scales", "scales and zeros", weights.scales + weights.zeros),
         Segment("padding", "padding and headers", weights.padding + weights.header),
         Segment("kept", "kept tensors", kept),
-        Segment("kv", "KV cache", cache),
+        Segment("kv", "KV cache", kept_tokens),
         Segment("workspace", "workspace", workspace),
     ]
     used = sum(s.bytes for s in segments)
@@ -192,18 +202,18 @@ def estimate(
         segments.append(Segment("free", "free", max(capacity - used, 0)))
         if shape:
             left = capacity - weights.total - kept - workspace
-            tokens = tokens_that_fit(shape, left, kv_bits)
-            sequences = sequences_that_fit(shape, left, context, kv_bits)
+            tokens = tokens_that_fit(shape, left, cache)
+            sequences = sequences_that_fit(shape, left, context, cache)
     return MemoryEstimate(
         segments=tuple(segments),
         used=used,
         capacity=capacity,
         fits=fits,
         shortfall=shortfall,
-        kv_bytes_per_token=kv_bytes_per_token(shape, kv_bits) if shape else 0,
+        kv_bytes_per_token=kv_bytes_per_token(shape, cache) if shape else 0,
         tokens_that_fit=tokens,
         sequences_that_fit=sequences,
-        decode=_decode(weights, kept, shape, cache, batch, bandwidth, embedding, experts),
+        decode=_decode(weights, kept, shape, kept_tokens, batch, bandwidth, embedding, experts),
     )
 
 
@@ -238,6 +248,3 @@ def _window_layers(shape: ModelShape) -> int:
 def _bytes(values: int, bits: float) -> int:
     return math.ceil(values * bits / 8)
 
-
-def _largest(free: float, each: float) -> int:
-    return max(int(free // each), 0)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kernels.kv import CACHE_FORMATS, kinds
 from kernels.matrix import Activations, Matrix
 
 
@@ -151,7 +152,7 @@ Step = Embed | Norm | Linear | Split | Rope | Attention | ActMul | Add | Experts
 class CacheLayout:
     """Keys and values that are kept: per layer (kv_heads, head_dim), for `sequences` of `capacity` positions each.
 
-    dtype: 'F16', 'BF16' or 'F32'.
+    dtype: a format of `kernels.kv` for both, or two, of keys and of values: 'Q8_0/Q4_0'.
     """
 
     layers: tuple[tuple[int, int], ...]
@@ -161,8 +162,9 @@ class CacheLayout:
 
     @property
     def nbytes(self) -> int:
-        values = sum(2 * heads * width for heads, width in self.layers) * self.capacity * self.sequences
-        return values * (4 if self.dtype == "F32" else 2)
+        forms = [CACHE_FORMATS[name] for name in kinds(self.dtype)]
+        row = sum(heads * form.row_bytes(width) for heads, width in self.layers for form in forms)
+        return row * self.capacity * self.sequences
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from core.contract import ByteCount
 from core.errors import UserError
 from core.hardware.device import Device
 from core.hardware.table import find_known, known_devices
-from core.memory import estimate
+from core.memory import Cache, estimate
 from core.models import model_shape
 from core.units import format_bytes, format_count
 
@@ -24,7 +24,7 @@ def find_device(key: str) -> Device:
     return found
 
 
-def budget_of(checkpoint: Checkpoint, memory_bytes: int, context: int, batch: int = 1, kv_bits: float = 16) -> int:
+def budget_of(checkpoint: Checkpoint, memory_bytes: int, context: int, batch: int = 1, cache: Cache = 16) -> int:
     """Bytes that are left for the file beside the cache of `batch` sequences of `context` tokens and the workspace.
 
     The table has GB where chips have GiB, which is more than a driver takes. Raises UserError where nothing is left, or
@@ -35,7 +35,7 @@ def budget_of(checkpoint: Checkpoint, memory_bytes: int, context: int, batch: in
         raise UserError("The size of this model's cache is not known.", "Give the budget in bytes with --size.")
     if context < 1 or batch < 1:
         raise UserError(f"A context of {format_count(context)} tokens can not be planned for.", "Give 1 or more.")
-    rest = estimate(ByteCount(), shape=shape, context=context, batch=batch, kv_bits=kv_bits).used
+    rest = estimate(ByteCount(), shape=shape, context=context, batch=batch, cache=cache).used
     if rest >= memory_bytes:
         raise UserError(
             f"The cache and the workspace for {format_count(context)} tokens take {format_bytes(rest)}; the device has "

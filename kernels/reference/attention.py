@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernels.reference.arithmetic import bf16_bits, bf16_values, round_f16
+from kernels.kv import kinds
 from kernels.reference.elementwise import soft_cap, softmax
+from kernels.reference.kv import decode_rows, encode_rows
 
 
 def rotate(x: np.ndarray, positions: np.ndarray, frequencies: np.ndarray, scale: float, pairs: bool) -> np.ndarray:
@@ -26,23 +27,19 @@ def rotate(x: np.ndarray, positions: np.ndarray, frequencies: np.ndarray, scale:
 
 
 class LayerCache:
-    """Keys and values of one layer, as its dtype ('F16', 'BF16', 'F32') keeps them."""
+    """Keys and values of one layer, as its dtype ('F16', 'Q8_0/Q4_0') keeps them: rows are quantized when they come."""
 
     def __init__(self, sequences: int, capacity: int, heads: int, width: int, dtype: str) -> None:
         self.keys = np.zeros((sequences, capacity, heads, width), np.float32)
         self.values = np.zeros_like(self.keys)
-        self._dtype = dtype
+        self._kinds = kinds(dtype)
 
     def store(self, sequences: np.ndarray, positions: np.ndarray, k: np.ndarray, v: np.ndarray) -> None:
         """k and v: float32 [M, heads · width], one row a token."""
         shape = (len(positions), *self.keys.shape[2:])
-        self.keys[sequences, positions] = self._kept(k).reshape(shape)
-        self.values[sequences, positions] = self._kept(v).reshape(shape)
-
-    def _kept(self, x: np.ndarray) -> np.ndarray:
-        if self._dtype == "F32":
-            return x
-        return round_f16(x) if self._dtype == "F16" else bf16_values(bf16_bits(x))
+        for kept, x, name in zip((self.keys, self.values), (k, v), self._kinds, strict=True):
+            rows = x.reshape(-1, shape[-1])
+            kept[sequences, positions] = decode_rows(name, encode_rows(name, rows), shape[-1]).reshape(shape)
 
     def attend(
         self, q: np.ndarray, sequence: int, position: int, scale: float, window: int, softcap: float

@@ -68,7 +68,7 @@ def test_latent_attention_keeps_one_vector_for_keys_and_values() -> None:
 
 
 def test_quantized_cache_counts_fractions_of_a_byte() -> None:
-    assert memory.kv_bytes(LLAMA3_8B, 1, kv_bits=8.5) == math.ceil(65536 * 8.5 / 8)
+    assert memory.kv_bytes(LLAMA3_8B, 1, cache=8.5) == math.ceil(65536 * 8.5 / 8)
 
 
 @pytest.mark.parametrize("shape", [LLAMA3_8B, GEMMA, DEEPSEEK_V2])
@@ -84,8 +84,8 @@ def test_tokens_that_fit_is_the_longest_context(shape: ModelShape, free: int, bi
 def test_context_is_unlimited_when_every_layer_has_a_window_that_fits() -> None:
     shape = replace(GEMMA, window_layers=18)
     full = memory.kv_bytes(shape, shape.window)
-    assert memory.tokens_that_fit(shape, full) == shape.window
-    assert memory.tokens_that_fit(shape, full + memory.kv_bytes_per_token(shape)) is None
+    assert memory.tokens_that_fit(shape, full - 1) == shape.window - 1
+    assert memory.tokens_that_fit(shape, full) is None
 
 
 def test_sequences_share_what_weights_and_workspace_leave() -> None:

@@ -25,7 +25,9 @@ void require(bool held, const char* message) {
 CacheType cache_type(const std::string& name) {
     if (name == "F16") return CacheType::kF16;
     if (name == "BF16") return CacheType::kBF16;
-    require(name == "F32", "a cache is F16, BF16 or F32");
+    if (name == "Q8_0") return CacheType::kQ8_0;
+    if (name == "Q4_0") return CacheType::kQ4_0;
+    require(name == "F32", "keys and values are F16, BF16, F32, Q8_0 or Q4_0");
     return CacheType::kF32;
 }
 
@@ -51,10 +53,10 @@ std::vector<float> values_of(const Floats& values) {
 class Builder {
 public:
     Builder(const std::string& isa, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
-            int64_t capacity, const std::string& cache, const std::string& activations)
+            int64_t capacity, const std::string& keys, const std::string& values, const std::string& activations)
         : widths_(widths),
           program_(kernels_named(isa.c_str()), checked(threads), std::move(widths), logits, sequences, capacity,
-                   cache_type(cache), contract_of(activations)) {
+                   cache_type(keys), cache_type(values), contract_of(activations)) {
         require(sequences >= 1 && capacity >= 1, "a cache has sequences and positions");
     }
 
@@ -208,9 +210,9 @@ NB_MODULE(_engine, m) {
     bind_matmul(m);
     nb::class_<Builder>(m, "Program")
         .def(nb::init<const std::string&, int, std::vector<int64_t>, int, int64_t, int64_t, const std::string&,
-                      const std::string&>(),
+                      const std::string&, const std::string&>(),
              nb::arg("isa"), nb::arg("threads"), nb::arg("widths"), nb::arg("logits"), nb::arg("sequences"),
-             nb::arg("capacity"), nb::arg("cache"), nb::arg("activations"))
+             nb::arg("capacity"), nb::arg("keys"), nb::arg("values"), nb::arg("activations"))
         .def("layer", &Builder::layer)
         .def("embed", &Builder::embed)
         .def("norm", &Builder::norm)

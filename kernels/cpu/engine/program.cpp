@@ -44,31 +44,27 @@ void Angles::compute(const Run& run) {
     ready = true;
 }
 
-Cache::Cache(int64_t sequences, int64_t capacity, CacheType type)
+Cache::Cache(int64_t sequences, int64_t capacity, CacheType keys, CacheType values)
     : sequences_(sequences),
       capacity_(capacity),
-      padded_((capacity + kKeyBlock - 1) / kKeyBlock * kKeyBlock),
-      type_(type),
-      value_bytes_(type == CacheType::kF32 ? 4 : 2) {}
-
-int64_t Cache::head_bytes(const Layer& layer) const {
-    return padded_ * (layer.dim + layer.stride) * value_bytes_;
-}
+      tiles_((capacity + kKeyBlock - 1) / kKeyBlock * (kKeyBlock / kKeyTile)),
+      key_type_(keys),
+      value_type_(values) {}
 
 void Cache::add_layer(int heads, int dim) {
     if (heads < 1 || dim < 1) throw std::invalid_argument("a layer of the cache has heads and values");
     Layer layer;
     layer.heads = heads;
     layer.dim = dim;
-    layer.stride = (dim + kKeyTile - 1) / kKeyTile * kKeyTile;
-    layer.memory = Memory(sequences_ * heads * head_bytes(layer));
+    layer.memory = Memory(sequences_ * heads * (key_bytes(dim) + value_bytes(dim)));
     layers_.push_back(std::move(layer));
 }
 
 CacheView Cache::view(int layer, int64_t sequence, int head) const {
     const Layer& l = layers_[layer];
-    char* keys = l.memory.data() + (sequence * l.heads + head) * head_bytes(l);
-    return {keys, keys + padded_ * l.dim * value_bytes_, l.dim, l.stride};
+    const int64_t keys = key_bytes(l.dim);
+    char* data = l.memory.data() + (sequence * l.heads + head) * (keys + value_bytes(l.dim));
+    return {data, data + keys, l.dim, stride(layer), key_type_, value_type_};
 }
 
 int64_t Cache::nbytes() const {
@@ -78,12 +74,12 @@ int64_t Cache::nbytes() const {
 }
 
 Program::Program(const Kernels& kernels, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
-                 int64_t capacity, CacheType cache, Contract contract)
+                 int64_t capacity, CacheType keys, CacheType values, Contract contract)
     : kernels_(kernels),
       widths_(std::move(widths)),
       logits_(logits),
       contract_(contract),
-      cache_(sequences, capacity, cache),
+      cache_(sequences, capacity, keys, values),
       pool_(threads) {
     if (kernels.ops == nullptr) throw std::invalid_argument("this instruction set has no operations besides products");
     if (logits < 0 || logits >= static_cast<int>(widths_.size())) throw std::invalid_argument("no such logits buffer");

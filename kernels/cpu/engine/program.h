@@ -89,34 +89,35 @@ struct Angles {
 
 class Cache {
 public:
-    Cache(int64_t sequences, int64_t capacity, CacheType type);
+    Cache(int64_t sequences, int64_t capacity, CacheType keys, CacheType values);
     void add_layer(int heads, int dim);
     CacheView view(int layer, int64_t sequence, int head) const;
     int64_t sequences() const { return sequences_; }
     int64_t capacity() const { return capacity_; }
-    CacheType type() const { return type_; }
+    CacheType key_type() const { return key_type_; }
     int heads(int layer) const { return layers_[layer].heads; }
     int dim(int layer) const { return layers_[layer].dim; }
+    int stride(int layer) const { return value_width(value_type_, dim(layer)); }
     int layers() const { return static_cast<int>(layers_.size()); }
     int64_t nbytes() const;
 
 private:
     struct Layer {
-        int heads, dim, stride;
+        int heads, dim;
         Memory memory;  // [sequence][head]: keys, then values
     };
-    int64_t head_bytes(const Layer& layer) const;
+    int64_t key_bytes(int dim) const { return tiles_ * tile_bytes(key_type_, key_width(key_type_, dim)); }
+    int64_t value_bytes(int dim) const { return tiles_ * tile_bytes(value_type_, value_width(value_type_, dim)); }
 
-    int64_t sequences_, capacity_, padded_;
-    CacheType type_;
-    int value_bytes_;
+    int64_t sequences_, capacity_, tiles_;
+    CacheType key_type_, value_type_;
     std::vector<Layer> layers_;
 };
 
 class Program {
 public:
     Program(const Kernels& kernels, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
-            int64_t capacity, CacheType cache, Contract contract);
+            int64_t capacity, CacheType keys, CacheType values, Contract contract);
 
     void add(std::unique_ptr<Step> step) { steps_.push_back(std::move(step)); }
     Angles& angles(const float* frequencies, int count, float scale);

@@ -4,22 +4,45 @@
 
 namespace bitsmith::engine {
 
-enum class CacheType { kF16, kBF16, kF32 };
+// Floats, and codes of which kCodeBlock neighbours share a float16 scale.
+enum class CacheType { kF16, kBF16, kF32, kQ8_0, kQ4_0 };
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
-// Keys and values of one layer, sequence and key head. Keys lie in tiles of kKeyTile positions, [tile][dim][position],
-// so that scores of neighbouring positions are sums over vectors; values are rows of `stride` (a multiple of kKeyTile).
-constexpr int kKeyTile = 16;
-constexpr int kKeyBlock = 64;  // positions whose scores are computed together
-constexpr int kMaxRows = 64;   // queries that share one pass over the cache
+constexpr int kKeyTile = 16;    // positions that lie together
+constexpr int kKeyBlock = 64;   // positions whose scores are computed together
+constexpr int kMaxRows = 64;    // queries that share one pass over the cache
+constexpr int kCodeBlock = 32;  // values of a head
+
+constexpr bool has_codes(CacheType type) {
+    return type == CacheType::kQ8_0 || type == CacheType::kQ4_0;
+}
+constexpr int code_bits(CacheType type) {
+    return type == CacheType::kQ8_0 ? 8 : 4;
+}
+// Values of a head with those that are only there to fill up.
+constexpr int key_width(CacheType type, int dim) {
+    return has_codes(type) ? (dim + kCodeBlock - 1) / kCodeBlock * kCodeBlock : dim;
+}
+constexpr int value_width(CacheType type, int dim) {
+    return has_codes(type) ? key_width(type, dim) : (dim + kKeyTile - 1) / kKeyTile * kKeyTile;
+}
+// Bytes of kKeyTile positions; width: as the two above have it.
+constexpr int64_t tile_bytes(CacheType type, int width) {
+    if (has_codes(type)) return int64_t{kKeyTile} * (width / kCodeBlock) * (2 + kCodeBlock * code_bits(type) / 8);
+    return int64_t{kKeyTile} * width * (type == CacheType::kF32 ? 4 : 2);
+}
 
 constexpr int kBuckets = 1024;  // that logits are sorted into, for top-p
 
+// Keys and values of one layer, sequence and key head, in tiles of kKeyTile positions.
+// Floats: keys [tile][dim][position], so that scores of neighbouring positions are sums over vectors, and values
+// [position][stride]. Codes: see cache_codes.h.
 struct CacheView {
     void* keys;
     void* values;
     int dim;
-    int stride;
+    int stride;  // value_width
+    CacheType key_type, value_type;
 };
 
 // Queries over positions [begin, end) of one cache view; a row sees only [first[i], last[i]].
@@ -37,7 +60,13 @@ struct Attend {
     float* maxima;
     float* weights;
     float* scores;  // scratch: [kMaxRows][kKeyBlock]
+    char* codes;    // scratch for keys with codes: query_bytes of kMaxRows queries
 };
+
+// Queries as codes meet them: 16-bit integers, a sum for each kCodeBlock of them, and one scale.
+constexpr int64_t query_bytes(int width) {
+    return 2 * width + 4 * (width / kCodeBlock) + 4;
+}
 
 struct OpTable {
     void (*norm)(const float* x, float* out, const float* gain, int64_t width, float eps);
@@ -48,9 +77,8 @@ struct OpTable {
     void (*scale)(const float* x, float factor, float* out, int64_t count);
     void (*softcap)(float* x, float cap, int64_t count);
     void (*exp)(const float* x, float* out, int64_t count);
-    // In the order of CacheType.
-    void (*store_key)(CacheType type, const CacheView& cache, int64_t position, const float* key, const float* value);
-    void (*attend)(CacheType type, const Attend& task);
+    void (*store_key)(const CacheView& cache, int64_t position, const float* key, const float* value);
+    void (*attend)(const Attend& task);
     // For sampling.
     float (*largest)(const float* x, int64_t count);
     double (*exp_sum)(const float* x, float largest, double factor, float floor, int64_t count, double* out);

@@ -11,10 +11,11 @@ namespace {
 
 constexpr int64_t kSplit = 2 * kKeyBlock;  // positions that are worth a chunk of their own
 
-// A thread's scratch: queries, sums, maxima, weights, scores, first and last positions.
+// A thread's scratch, as Attend has it.
 struct Scratch {
     float *queries, *sums, *maxima, *weights, *scores;
     int64_t *first, *last;
+    char* codes;
 
     Scratch(char* memory, int dim, int64_t stride) {
         first = reinterpret_cast<int64_t*>(memory);
@@ -24,9 +25,12 @@ struct Scratch {
         weights = maxima + kMaxRows;
         sums = weights + kMaxRows;
         queries = sums + kMaxRows * stride;
-        (void)dim;
+        codes = reinterpret_cast<char*>(queries + kMaxRows * dim);
     }
-    static int64_t bytes(int dim, int64_t stride) { return kMaxRows * (2 * 8 + 4 * (kKeyBlock + 2 + stride + dim)); }
+    static int64_t bytes(int dim, int64_t stride, CacheType keys) {
+        const int64_t codes = has_codes(keys) ? query_bytes(key_width(keys, dim)) : 0;
+        return kMaxRows * (2 * 8 + 4 * (kKeyBlock + 2 + stride + dim) + codes);
+    }
 };
 
 }  // namespace
@@ -45,8 +49,8 @@ Attention::Attention(int q, int k, int v, int out, int layer, int heads, float s
       cache_(cache) {
     const int kv_heads = cache.heads(layer), dim = cache.dim(layer);
     most_rows_ = std::min(kMaxRows, (heads + kv_heads - 1) / kv_heads);
-    stride_ = (dim + kKeyTile - 1) / kKeyTile * kKeyTile;
-    for (int i = 0; i < threads; ++i) scratch_.emplace_back(Scratch::bytes(dim, stride_));
+    stride_ = cache.stride(layer);
+    for (int i = 0; i < threads; ++i) scratch_.emplace_back(Scratch::bytes(dim, stride_, cache.key_type()));
 }
 
 void Attention::store(const Run& run) const {
@@ -54,7 +58,7 @@ void Attention::store(const Run& run) const {
     run.each_row(2 * run.widths[k], [&](int64_t row, int64_t from, int64_t) {
         if (from) return;
         for (int head = 0; head < kv_heads; ++head)
-            run.ops.store_key(cache_.type(), cache_.view(layer, run.sequences[row], head), run.positions[row],
+            run.ops.store_key(cache_.view(layer, run.sequences[row], head), run.positions[row],
                               run.row(k, row) + head * dim, run.row(v, row) + head * dim);
     });
 }
@@ -160,9 +164,10 @@ void Attention::attend(const Run& run, const Piece& piece, int thread) {
                    scratch.sums,
                    scratch.maxima,
                    scratch.weights,
-                   scratch.scores};
+                   scratch.scores,
+                   scratch.codes};
     if (task.splits == 1) {
-        run.ops.attend(cache_.type(), work);
+        run.ops.attend(work);
         finish(run, task, scratch.sums, scratch.weights, stride_);
         return;
     }
@@ -172,7 +177,7 @@ void Attention::attend(const Run& run, const Piece& piece, int thread) {
     work.sums = mine;
     work.maxima = mine + rows * stride_;
     work.weights = work.maxima + rows;
-    run.ops.attend(cache_.type(), work);
+    run.ops.attend(work);
     if (left_[task.counter].fetch_sub(1, std::memory_order_acq_rel) != 1) return;
     // The last one joins the results of all: each counts e^(its maximum − the largest).
     for (int row = 0; row < rows; ++row) {
