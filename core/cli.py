@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from core import cli_budget, cli_eval, cli_generate, cli_guide, cli_help, cli_hub, cli_imatrix, cli_inspect
+from core import cli_budget, cli_cache, cli_eval, cli_generate, cli_guide, cli_help, cli_hub, cli_imatrix, cli_inspect
 from core.errors import Cancelled, UserError
 from core.guide import address
 from core.progress import CancelToken
@@ -108,7 +108,7 @@ def _run(words: list[str], token: CancelToken) -> int:
         return int(e.code or 0)
     if args.command in cli_generate.COMMANDS:
         return cli_generate.COMMANDS[args.command](args, token)
-    for part in (cli_inspect, cli_eval, cli_budget, cli_imatrix, cli_hub, cli_guide):
+    for part in (cli_inspect, cli_eval, cli_budget, cli_cache, cli_imatrix, cli_hub, cli_guide):
         if args.command in part.COMMANDS:
             return part.COMMANDS[args.command](args, token)
     from core.cli_commands import COMMANDS
@@ -222,6 +222,7 @@ def _parser() -> _Parser:
     cli_generate.add_commands(command)
     cli_eval.add_commands(command)
     cli_budget.add_commands(command)
+    cli_cache.add_commands(command)
     cli_imatrix.add_commands(command)
     cli_hub.add_commands(command)
 

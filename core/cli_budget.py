@@ -35,6 +35,7 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
     p.add_argument("--device", metavar="NAME", help="instead: what fits there; see 'bitsmith devices --known'")
     p.add_argument("--memory", metavar="SIZE", help="instead: what fits into so much memory")
     p.add_argument("--context", type=int, default=8192, metavar="N", help="tokens, for both; default: 8192")
+    p.add_argument("--cache-type", default="f16", metavar="SCHEME", help="of its cache; see 'bitsmith cache'")
     p.add_argument("--curve", action="store_true", help="print the curve of quality and size")
     p.add_argument(
         "--container", default="gguf", metavar="KIND", help="gguf (default), compressed-tensors, mlx, gptq …"
@@ -126,17 +127,19 @@ def _wish(args: argparse.Namespace) -> Wish:
 
 def _limit(args: argparse.Namespace, checkpoint: Checkpoint) -> int | None:
     from core.budget.device import budget_of, find_device
+    from core.kv.scheme import CacheScheme
 
+    cache = CacheScheme.parse(args.cache_type)
     if args.size is not None:
         return parse_size(args.size)
     if args.memory is not None:
-        return budget_of(checkpoint, parse_size(args.memory), args.context)
+        return budget_of(checkpoint, parse_size(args.memory), args.context, cache=cache)
     if args.device is None:
         return None
     device = find_device(args.device)
     if device.memory_bytes is None:
         raise UserError(f"The memory of {device.name} is not known.", "Give it with --memory.")
-    return budget_of(checkpoint, device.memory_bytes, args.context)
+    return budget_of(checkpoint, device.memory_bytes, args.context, cache=cache)
 
 
 def _check_early(checkpoint: Checkpoint, wish: Wish, limit: int) -> None:

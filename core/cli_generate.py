@@ -78,6 +78,13 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
         "or that with outlier columns apart; default: fast",
     )
     parser.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
+    parser.add_argument(
+        "--cache-type",
+        default="f16",
+        metavar="TYPE",
+        help="what keys and values are kept in: f16, bf16, f32, q8_0 or q4_0; two, as q8_0/q4_0, for keys and for "
+        "values; default: f16",
+    )
     device_options(parser)
 
 
@@ -89,6 +96,23 @@ def device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fallback", choices=("cpu",), help="where to run what the device can not; default: it is refused"
     )
+
+
+def cache_dtype(text: str) -> str:
+    """Of --cache-type, as `load` takes it. Raises UserError for what the engine can not keep."""
+    from core.kv.scheme import CacheScheme
+    from core.runtime.load import CACHE_TYPES
+
+    scheme = CacheScheme.parse(text)
+    for form in (scheme.keys, scheme.values):
+        if form not in CACHE_TYPES:
+            raise UserError(f"The engine keeps no cache in {form}.", f"Choose one of {', '.join(CACHE_TYPES)}.")
+    if not scheme.is_plain:
+        raise UserError(
+            f"The engine does not know '{scheme.text}': it quantizes all tokens of all layers as they come.",
+            f"Give the formats alone: {scheme.dtype}.",
+        )
+    return scheme.dtype
 
 
 def open_model(
@@ -106,12 +130,13 @@ def open_model(
         )
     place = parse_place(args.device)
     check_place(place, args.fallback is not None)
+    cache = cache_dtype(args.cache_type)
     checkpoint = stack.enter_context(open_checkpoint(path))
     show = _show_loading if sys.stderr is not None and sys.stderr.isatty() and not args.json else None
     try:
         model = load(
-            checkpoint, capacity, sequences, ARITHMETICS[args.activations], args.threads, progress=show, token=token,
-            place=place, fallback=args.fallback is not None,
+            checkpoint, capacity, sequences, ARITHMETICS[args.activations], args.threads, cache, progress=show,
+            token=token, place=place, fallback=args.fallback is not None,
         )  # fmt: skip
     finally:
         if show is not None:
@@ -236,6 +261,7 @@ def _generation_data(result: GenerationResult, model: LoadedModel) -> dict[str, 
         "peak_rss_bytes": result.peak_memory,
         "weight_bytes": model.weight_bytes,
         "bytes_per_token": model.engine.bytes_per_token,
+        "cache": {"type": model.cache_dtype, "bytes": model.program.cache.nbytes, "tokens": model.capacity},
         "kernels": [kernel_data(use) for use in model.engine.report()],
         "device": model.place.name,
         "device_bytes": device_bytes_of(model) or None,

@@ -43,6 +43,10 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("then", "bitsmith convert MODEL --recipe mix.json -o out.gguf"),
         ("all sizes", "bitsmith budget MODEL --curve"),
     ),
+    "cache": (
+        ("all formats", "bitsmith cache MODEL --context 32768 --device 'RTX 4060'"),
+        ("one, with the options for runtimes", "bitsmith cache MODEL --type q8_0/q4_0"),
+    ),
     "imatrix": (
         ("measured here", "bitsmith imatrix MODEL -o imatrix.gguf"),
         ("on your own text", "bitsmith imatrix MODEL --calibration-text notes.txt -o imatrix.gguf"),

@@ -64,6 +64,7 @@ TOPICS = {
     "core.methods.scratch": "output",
     "core.budget": "budget",
     "core.inspect": "inspect",
+    "core.kv": "running",
     "core.runtime": "running",
     "core.runtime.device": "gpu",
     "core.runtime.speed": "speed",

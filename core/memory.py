@@ -141,7 +141,9 @@ def workspace_bytes(shape: ModelShape, context: int, batch: int = 1, cache: Cach
         held = min(context, shape.window + n)
         masks += n * held * MASK_BYTES
         extra = max(held - shape.window, 0)
-        bits = 8 * bytes_per_token(shape, cache) / kv_values_per_token(shape) if isinstance(cache, CacheScheme) else cache
+        bits = (
+            8 * bytes_per_token(shape, cache) / kv_values_per_token(shape) if isinstance(cache, CacheScheme) else cache
+        )
         beyond_window = batch * _bytes(_window_layers(shape) * extra * _layer_values(shape), bits)
     return activations + masks + beyond_window
 
@@ -235,6 +237,12 @@ def _decode(
     return decode_bound(max(read, 0) + cache, bandwidth, batch)
 
 
+def _mean_bits(shape: ModelShape, cache: Cache) -> float:
+    if isinstance(cache, CacheScheme):
+        return 8 * bytes_per_token(shape, cache) / kv_values_per_token(shape)
+    return cache
+
+
 def _layer_values(shape: ModelShape) -> int:
     if shape.latent_rank:
         return shape.latent_rank + shape.latent_rope
@@ -247,4 +255,3 @@ def _window_layers(shape: ModelShape) -> int:
 
 def _bytes(values: int, bits: float) -> int:
     return math.ceil(values * bits / 8)
-

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from core.catalog import base_of, readers
+from core.errors import UserError
 from core.formats.coded import Coded
 from core.hardware import matrix
 from core.hardware.matrix import FAVOURED, State, family, row_for
+from core.kv.flags import cache_flags
+from core.kv.scheme import CacheScheme
 from core.targets import Target
 
 if TYPE_CHECKING:
@@ -30,9 +33,22 @@ class Command:
     note: str = ""
 
 
-def serving(plan: Plan, output: Path) -> tuple[Command, ...]:
-    """A Command for each runtime that runs the plan's result somewhere; those that are made for it first."""
-    return serving_target(plan.target, output, plan.recipe.cache)
+def serving(plan: Plan, output: Path, scheme: CacheScheme | None = None) -> tuple[Command, ...]:
+    """A Command for each runtime that runs the plan's result somewhere; those that are made for it first.
+
+    scheme: what they shall keep keys and values in. A runtime that can not says so in its note.
+    """
+    found = serving_target(plan.target, output, "" if scheme is not None else plan.recipe.cache)
+    return found if scheme is None else tuple(with_cache(command, scheme) for command in found)
+
+
+def with_cache(command: Command, scheme: CacheScheme, head_dim: int = 0) -> Command:
+    """The command with the options for a cache in this scheme; where there are none, the note says why."""
+    try:
+        flags = cache_flags(command.runtime, scheme, head_dim)
+    except UserError as e:
+        return replace(command, note=f"{command.note} {e.message}".strip())
+    return replace(command, text=f"{command.text} {flags}") if flags else command
 
 
 # Newer versions take the cache's type from the folder; older ones keep 16 bits unless told. TensorRT-LLM reads it.

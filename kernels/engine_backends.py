@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from kernels import cpu, dispatch
-from kernels.kv import kinds
 from kernels.matrix import Matrix
 from kernels.program import (
     ActMul,
@@ -75,7 +74,6 @@ class CompiledExecutor:
 
     def __init__(self, extension: ModuleType, isa: str, program: Program, threads: int) -> None:
         cache = program.cache
-        keys, values = kinds(cache.dtype)
         self._width = program.widths[program.logits]
         self._program = extension.Program(
             isa=isa,
@@ -84,8 +82,7 @@ class CompiledExecutor:
             logits=program.logits,
             sequences=cache.sequences,
             capacity=cache.capacity,
-            keys=keys,
-            values=values,
+            cache=cache.dtype,
             activations=program.activations.name,
         )
         for heads, width in cache.layers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kernels.kv import CACHE_FORMATS, kinds
 from kernels.matrix import Activations, Matrix
 from kernels.program import Attention, Embed, Experts, Linear, Program
 
@@ -47,7 +48,9 @@ def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse,
         elif isinstance(step, Attention):
             window = f", window {step.window}" if step.window else ""
             shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"
-            use("attention", shape, f"online softmax over a {program.cache.dtype} cache, float32 sums")
+            how = f"online softmax over a {program.cache.dtype} cache, float32 sums"
+            coded = not CACHE_FORMATS[kinds(program.cache.dtype)[0]].is_float
+            use("attention", shape, f"{how}, keys meet 16-bit queries" if coded else how)
     return tuple(found)
 
 

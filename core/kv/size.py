@@ -45,9 +45,7 @@ def scale_bytes(shape: ModelShape, scheme: CacheScheme) -> int:
     return heads * (shape.layers - kept_layers(shape, scheme))
 
 
-def scheme_bytes(
-    shape: ModelShape, scheme: CacheScheme, context: int, batch: int = 1, *, reserved: bool = True
-) -> int:
+def scheme_bytes(shape: ModelShape, scheme: CacheScheme, context: int, batch: int = 1, *, reserved: bool = True) -> int:
     """The whole cache for `batch` sequences of `context` tokens. Sliding layers hold at most their window.
 
     Kept layers count as layers without one, which is the most that they can take: a shape does not say which slide.

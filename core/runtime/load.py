@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from kernels.gpu.device import Device
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
-CACHE_TYPES = ("F16", "BF16", "F32")
+CACHE_TYPES = ("F16", "BF16", "F32", "Q8_0", "Q4_0")
 GPU_CACHE_TYPES = ("F16", "BF16", "F32")  # that the GPU's attention reads
 DEFAULT = Arithmetic()
 WIDEST_HEAD = 256  # that the GPU's attention takes
@@ -173,13 +173,14 @@ def loading(
     """Load a model; yields as reading goes on, returns the model.
 
     capacity: positions that each of `sequences` can have; None: the model's context, at most DEFAULT_CAPACITY.
-    cache_dtype: of `CACHE_TYPES`. threads: of the engine and of reading; None: physical cores. place: where it is to
-    run; fallback: on the processor where it can not run there, which the model then tells.
+    cache_dtype: of `CACHE_TYPES`, or two, of keys and of values ('Q8_0/Q4_0'). threads: of the engine and of reading;
+    None: physical cores. place: where it is to run; fallback: on the processor where it can not run there, which the
+    model then tells.
     Raises UserError for a file that contradicts itself, a capacity past the model's context, a model that does not
     fit in the memory that is free, and a place that can not be used; Cancelled soon after the token is set. Through
     transformers, the cache is in F32.
     """
-    if cache_dtype not in CACHE_TYPES or sequences < 1:
+    if sequences < 1 or not set(cache_dtype.split("/", 1)) <= set(CACHE_TYPES):
         raise ValueError(f"a cache of {sequences} sequences in {cache_dtype}")
     token = token or CancelToken()
     threads = threads or worker_count()
@@ -219,6 +220,10 @@ def _loading(
         )
     if config.architecture not in FAMILIES:
         foreign = yield from in_background(partial(prepare, checkpoint), token, nothing)
+    if foreign is not None and "Q" in cache_dtype:
+        raise UserError(
+            "This model runs through transformers, whose cache is not quantized here.", "Leave the cache in 16 bits."
+        )
     cache_dtype = cache_dtype if foreign is None else CACHE_TYPE
     plan = plan_weights(checkpoint, config) if foreign is None else foreign.plan
     layout = CacheLayout(_layers(config), capacity, sequences, cache_dtype)

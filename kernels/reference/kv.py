@@ -128,8 +128,8 @@ def _decode(form: CacheFormat, data: np.ndarray, dim: int, scale: float | np.nda
         levels = normal_levels(form.bits)[_unpack(data[:, 2:], form.bits, dim)]
         return levels * (head * np.float32(1 / sqrt(dim)))
     if form.metadata == 16:
-        codes = _unpack(data[:, 2:], form.bits, dim).astype(np.int8 if form.bits == 8 else np.int16)
-        return (codes if form.bits == 8 else np.where(codes > 7, codes - 16, codes)).astype(np.float32) * head
+        codes, half = _unpack(data[:, 2:], form.bits, dim).astype(np.float32), np.float32(1 << form.bits - 1)
+        return np.where(codes >= half, codes - 2 * half, codes) * head  # two's complement
     values = _affine_values(data.reshape(-1, form.metadata // 8 + form.group * form.bits // 8), form, form.group)
     return np.asarray(values.reshape(rows, -1)[:, :dim])
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the engine's products for arm64 and runs them under qemu's user mode, on processors with and without i8mm.
+# Builds the engine's products and its caches for arm64 and runs them under qemu's user mode, on processors with and
+# without i8mm.
 # Needs: python with the package `ziglang` (a C++ cross compiler) or $CXX_ARM64 (aarch64-linux-gnu-g++), and qemu-aarch64.
 # Minutes, as nothing here is quick under qemu.
 set -eu
@@ -29,7 +30,12 @@ compile "$engine/memory.cpp" memory
 compile "$engine/matmul/pack_blocks.cpp" pack_blocks
 compile "$engine/matmul/pack_rows.cpp" pack_rows
 compile "$root/kernels/cpu/isa/detect.cpp" detect
+engine_objects=$objects
 compile "$root/tests/cross/products.cpp" products
 $compiler -static $objects -o "$build/products"
+objects=$engine_objects
+compile "$root/tests/cross/cache.cpp" cache
+$compiler -static $objects -o "$build/cache"
+qemu-aarch64 -cpu max "$build/cache" i8mm neon portable
 qemu-aarch64 -cpu max "$build/products" i8mm neon portable
 qemu-aarch64 -cpu neoverse-n1 "$build/products" neon # has dot products, and no i8mm

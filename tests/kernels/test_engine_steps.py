@@ -290,12 +290,83 @@ def attended(shape: Shape) -> tuple[Program, list[tuple[tuple[np.ndarray, ...], 
     return made, runs
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+CODED: list[Shape] = [
+    (9, 3, 64, "Q8_0", 0, 0.0),
+    (4, 4, 80, "Q4_0", 0, 0.0),
+    (8, 1, 96, "Q8_0/Q4_0", 7, 30.0),
+    (6, 2, 256, "Q4_0/Q8_0", 64, 50.0),
+    (4, 2, 128, "Q4_0", 0, 0.0),
+    (7, 1, 33, "Q8_0", 1, 0.0),
+    (3, 3, 64, "F16/Q8_0", 100, 0.0),
+    (70, 1, 16, "Q4_0/BF16", 0, 0.0),
+]
+# Rounded queries move scores by 2⁻¹⁶ of the largest query times a key, and shares by as much.
+WITH_CODES = 1e-4
+
+
+@pytest.mark.parametrize("shape", SHAPES + CODED, ids=str)
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_attention(isa: str, shape: Shape, threads: int) -> None:
     """Two sequences in one shuffled batch, then single steps of both; 300 positions are cut over threads."""
     made, runs = attended(shape)
     with dispatch.only(f"cpu:{isa}"):
         engine = Engine(made, threads)
+    tolerance = WITH_CODES if shape[3].startswith("Q") else TOLERANCE
     for arguments, want in runs:
-        assert difference(engine.run(*arguments), want) <= TOLERANCE
+        assert difference(engine.run(*arguments), want) <= tolerance
+
+
+LENGTHS = (1, 31, 32, 33, 127, 128, 129)
+
+
+@pytest.mark.parametrize("dim", [64, 80, 96, 128, 256])
+@pytest.mark.parametrize("cache", ["Q8_0", "Q4_0"])
+def test_cache_with_codes(isa: str, cache: str, dim: int) -> None:
+    """Every length, one token at a time, all at once, and after going back: the same results."""
+    made = attention(3, 1, dim, cache, capacity=LENGTHS[-1])
+    reference = ReferenceProgram(made)
+    tokens = np.random.default_rng(dim).integers(0, VOCABULARY, LENGTHS[-1])
+    with dispatch.only(f"cpu:{isa}"):
+        engine, slowly = Engine(made, 2), Engine(made, 1)
+    rows = np.arange(LENGTHS[-1])
+    want = reference.run(tokens, np.zeros_like(rows), rows, rows)
+    single = np.concatenate([slowly.run(tokens[[i]], [0], [i], [0]) for i in range(len(rows))])  # type: ignore[arg-type]
+    assert difference(single, want) <= WITH_CODES
+    for length in reversed(LENGTHS):
+        part = rows[:length]
+        got = engine.run(tokens[part], np.zeros_like(part), part, part)
+        assert difference(got, want[:length]) <= WITH_CODES
+    # Position 40 again, with another token: what lies behind it is not seen, what lies before is as it was.
+    again = (np.array([7]), np.array([0]), np.array([40]), np.array([0]))
+    assert difference(slowly.run(*again), reference.run(*again)) <= WITH_CODES
+    with pytest.raises(ValueError, match="position"):
+        slowly.run(*(np.array([a]) for a in (1, 0, LENGTHS[-1], 0)))
+
+
+@pytest.mark.parametrize("cache", ["Q8_0", "Q4_0", "Q8_0/Q4_0", "F16"])
+def test_cache_takes_what_its_formats_say(isa: str, cache: str) -> None:
+    """Within 1 % at 8192 positions; an engine without any layer has the rest."""
+    made = attention(3, 1, 64, cache, capacity=8192)
+    with dispatch.only(f"cpu:{isa}"):
+        held = Engine(made, 1).nbytes - Engine(attention(3, 1, 64, cache, capacity=64), 1).nbytes
+    formulas = {"Q8_0": 136, "Q4_0": 72, "Q8_0/Q4_0": 104, "F16": 256}
+    assert made.cache.nbytes == 2 * formulas[cache] * 8192
+    assert held / (8192 - 64) * 8192 == pytest.approx(made.cache.nbytes, rel=0.01)
+
+
+def test_what_is_not_a_number_is_seen_until_it_is_overwritten(isa: str) -> None:
+    values = np.random.default_rng(0).standard_normal((VOCABULARY, 64)).astype(np.float32)
+    broken = values.copy()
+    broken[3, 5] = np.nan
+    steps = [Embed(elements(values), 0), Embed(elements(broken), 1), Embed(elements(broken), 2)]
+    steps.append(Attention(0, 1, 2, 3, 0, 1, 1, 64, 0.125))
+    for kept in ("Q8_0", "Q4_0"):
+        with dispatch.only(f"cpu:{isa}"):
+            engine = Engine(program(steps, [64] * 4, 3, ((1, 64),), cache=kept), 1)
+        rows = np.arange(5)
+        got = engine.run(np.array([0, 1, 3, 2, 4]), 0 * rows, rows, rows)
+        assert np.isfinite(got[:2]).all()
+        assert np.isnan(got[2:]).any(axis=1).all()
+        # Another text in its place: what is behind it is not seen.
+        got = engine.run(np.array([5, 6]), np.zeros(2, np.int32), np.arange(2), np.arange(2))
+        assert np.isfinite(got).all()

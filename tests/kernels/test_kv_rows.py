@@ -144,7 +144,7 @@ def test_rotation_is_its_own_inverse_and_keeps_products(dim: int) -> None:
     np.testing.assert_allclose(hadamard(hadamard(x)), x, atol=1e-5 * np.abs(x).max())
     np.testing.assert_allclose((hadamard(x) * hadamard(y)).sum(1), (x * y).sum(1), rtol=1e-4, atol=1e-3)
     size = dim & -dim
-    want = np.array([(-1) ** bin(3 & i).count("1") for i in range(size)]) / size**0.5
+    want = np.array([(-1) ** (3 & i).bit_count() for i in range(size)]) / size**0.5
     np.testing.assert_allclose(hadamard(np.eye(dim, dtype=np.float32)[3])[:size], want, rtol=1e-6)
 
 

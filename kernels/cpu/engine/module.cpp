@@ -30,6 +30,13 @@ CacheType cache_type(const std::string& name) {
     require(name == "F32", "keys and values are F16, BF16, F32, Q8_0 or Q4_0");
     return CacheType::kF32;
 }
+// One for both, or 'keys/values'.
+CacheType key_type(const std::string& cache) {
+    return cache_type(cache.substr(0, cache.find('/')));
+}
+CacheType value_type(const std::string& cache) {
+    return cache_type(cache.substr(cache.find('/') + 1));
+}
 
 Contract contract_of(const std::string& name) {
     if (name == "FAST") return Contract::kFast;
@@ -53,10 +60,10 @@ std::vector<float> values_of(const Floats& values) {
 class Builder {
 public:
     Builder(const std::string& isa, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
-            int64_t capacity, const std::string& keys, const std::string& values, const std::string& activations)
+            int64_t capacity, const std::string& cache, const std::string& activations)
         : widths_(widths),
           program_(kernels_named(isa.c_str()), checked(threads), std::move(widths), logits, sequences, capacity,
-                   cache_type(keys), cache_type(values), contract_of(activations)) {
+                   key_type(cache), value_type(cache), contract_of(activations)) {
         require(sequences >= 1 && capacity >= 1, "a cache has sequences and positions");
     }
 
@@ -210,9 +217,9 @@ NB_MODULE(_engine, m) {
     bind_matmul(m);
     nb::class_<Builder>(m, "Program")
         .def(nb::init<const std::string&, int, std::vector<int64_t>, int, int64_t, int64_t, const std::string&,
-                      const std::string&, const std::string&>(),
+                      const std::string&>(),
              nb::arg("isa"), nb::arg("threads"), nb::arg("widths"), nb::arg("logits"), nb::arg("sequences"),
-             nb::arg("capacity"), nb::arg("keys"), nb::arg("values"), nb::arg("activations"))
+             nb::arg("capacity"), nb::arg("cache"), nb::arg("activations"))
         .def("layer", &Builder::layer)
         .def("embed", &Builder::embed)
         .def("norm", &Builder::norm)

@@ -175,6 +175,29 @@ def test_threads_that_no_pool_has(
     assert capsys.readouterr().err.endswith("threads can not compute.\nGive 1 to 1\u202f024.\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "kept"), [("q8_0", "Q8_0"), ("Q8_0/q4_0", "Q8_0/Q4_0"), ("f16", "F16"), ("bf16/q8_0", "BF16/Q8_0")]
+)
+def test_cache_types(text: str, kept: str) -> None:
+    assert cli_generate.cache_dtype(text) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("q9", "There is no cache format 'q9'."),
+        ("int8", "The engine keeps no cache in INT8."),
+        ("q8_0,window=64", "The engine does not know 'Q8_0,window=64'"),
+    ],
+)
+def test_cache_types_that_the_engine_has_not(
+    text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["generate", str(write_llama(tmp_path / "model", layers=1)), "--prompt", "x", "--cache-type", text])
+    assert code == 1
+    assert says in capsys.readouterr().err
+
+
 def test_zero_tokens_means_no_limit(run: Run) -> None:
     _, out, _ = run("generate", "xa", "--prompt", "x", "--max-tokens", "0", "--context", "9", "--ignore-end", "--json")
     data = json.loads(out)

@@ -44,6 +44,8 @@ def logits(model: LoadedModel, ids: np.ndarray) -> np.ndarray:
         ("F16", Activations.EXACT, 5e-3),
         ("BF16", Activations.EXACT, 4e-2),
         ("F16", Activations.FAST, 5e-3),
+        ("Q8_0", Activations.EXACT, 3e-2),
+        ("Q8_0/Q4_0", Activations.EXACT, 0.4),
     ],
 )
 def test_load_and_run(cache: str, activations: Activations, tolerance: float, tmp_path: Path) -> None:
@@ -67,6 +69,12 @@ def test_load_and_run(cache: str, activations: Activations, tolerance: float, tm
     model.unload()
     with pytest.raises(RuntimeError, match="unloaded"):
         _ = model.engine
+
+
+@pytest.mark.parametrize("wrong", ["Q9_0", "Q8_0/", "Q8_0/F16/F16", "INT8", "f16", ""])
+def test_caches_that_the_engine_has_not(wrong: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cache"):
+        load_path(write_llama(tmp_path / "model"), cache_dtype=wrong)
 
 
 def test_the_capacity_is_the_models_context_at_most(tmp_path: Path) -> None:
