@@ -20,7 +20,6 @@ if [ -e "$home" ]; then
     sh "$home/uninstall.sh"
 fi
 mkdir -p "$prefix/lib" "$prefix/bin"
-mkdir -p "$prefix/lib" "$prefix/bin"
 # The program becomes visible under its name only when it is whole.
 rm -rf "$home.new"
 cp -R "$here/program" "$home.new"

@@ -62,9 +62,29 @@ def test_install_update_start_uninstall(unpacked, tmp_path):
     code, said = sh(prefix / "lib" / "bitsmith" / "uninstall.sh")
     assert code == 0, said
     left = [p.relative_to(prefix).as_posix() for p in prefix.rglob("*") if p.is_file()]
-    assert [name for name in left if "mimeinfo" not in name and not name.startswith("share/mime/")] == [
-        "share/icons/hicolor/16x16/apps/other.png"
-    ]
+    assert left == ["share/icons/hicolor/16x16/apps/other.png"]
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_what_the_desktop_s_tools_made_goes_as_well(unpacked, tmp_path, others):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    made = {"update-mime-database": "mime.cache globs2 version", "update-desktop-database": "mimeinfo.cache"}
+    for name, files in made.items():
+        (tools / name).write_text(f'#!/bin/sh\nfor last; do :; done\nfor f in {files}; do echo x >"$last/$f"; done\n')
+        (tools / name).chmod(0o755)
+    path = {"PATH": f"{tools}:{os.environ['PATH']}"}
+    prefix = tmp_path / "prefix"
+    theirs = [prefix / "share" / "mime" / "packages" / "a.xml", prefix / "share" / "applications" / "a.desktop"]
+    for file in theirs if others else ():
+        file.parent.mkdir(parents=True)
+        file.write_text("another program's")
+    assert sh(unpacked / "install.sh", "--prefix", prefix, **path)[0] == 0
+    assert (prefix / "share" / "mime" / "mime.cache").exists()
+    assert sh(prefix / "lib" / "bitsmith" / "uninstall.sh", **path)[0] == 0
+    left = {p for p in prefix.rglob("*") if p.is_file()}
+    again = {p.parent.parent / "mime.cache" for p in theirs[:1]} | {theirs[1].with_name("mimeinfo.cache")}
+    assert left >= {*theirs, *again} if others else not left
 
 
 def test_another_program_of_that_name_is_left_alone(unpacked, tmp_path):
