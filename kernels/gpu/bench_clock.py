@@ -102,7 +102,7 @@ def _captured(calls: Sequence[Call]) -> tuple[Call, bool]:
         torch.cuda.current_stream().wait_stream(stream)
         with torch.cuda.graph(graph):
             loop()
-    except RuntimeError:
+    except Exception:  # noqa: BLE001  (torch's, the driver's or a library's; the loop raises it again if it stays)
         torch.cuda.synchronize()
         return loop, False
     return graph.replay, True

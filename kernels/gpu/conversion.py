@@ -44,7 +44,9 @@ def _on_gpu(kernel: str, shape_class: tuple[Hashable, ...], work: Callable[[], A
             raise dispatch.Declined(f"'{kernel}' is switched off, {why}")
         try:
             return work()
-        except RuntimeError as error:
+        except ValueError:
+            raise
+        except Exception as error:  # noqa: BLE001  (torch's, the driver's or one of Triton's, which share no class)
             text = str(error).lower()
             if "out of memory" in text or "alloc" in text:
                 _empty()
