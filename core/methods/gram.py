@@ -13,7 +13,7 @@ from core.threads import worker_count
 from kernels import matrix
 
 _BAND = 2048  # rows of a Gram matrix that are added to at a time
-_PRODUCTS = 1 << 34  # multiplications between two looks at the token, on each core, of pairs of bfloat16
+_PRODUCTS = 1 << 33  # multiplications between two looks at the token, on each core, of pairs of bfloat16
 _MIRRORED = 256  # and that are copied below the diagonal
 
 
@@ -22,7 +22,12 @@ class Gram:
 
     def __init__(self, columns: int, token: CancelToken) -> None:
         self._token = token
-        self._total = np.zeros((columns, columns), np.float32)
+        self._total = np.empty((columns, columns), np.float32)
+        for start in range(
+            0, columns, _MIRRORED
+        ):  # the system clears pages when they are first touched: that takes long
+            token.check()
+            self._total[start : start + _MIRRORED] = 0
         self.rows = 0
 
     def add(self, x: np.ndarray) -> None:

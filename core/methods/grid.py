@@ -157,5 +157,5 @@ def search_options(
 ) -> EncodeOptions:
     """To choose scales by the least squared error, each column's weighted. amax: see `Problem`."""
     method = Method.SEARCH if Method.SEARCH in numbers.methods else Method.ROUND
-    amax = amax or (float(np.abs(weight).max()) if weight.size else 0.0)
+    amax = amax or (max(float(weight.max()), -float(weight.min())) if weight.size else 0.0)
     return EncodeOptions(method, importance=importance, amax=amax, threads=threads)
