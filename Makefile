@@ -22,7 +22,7 @@ help:
 	@echo "make lint     ruff, mypy, import-linter, clang-format"
 	@echo "make format   let ruff and clang-format lay out the code"
 	@echo "make screens  write pictures of every page, light and dark, to build/screens/"
-	@echo "make pictures make the pictures of the window in docs/images anew (MODEL=FOLDER: of another model)"
+	@echo "make pictures make the pictures of the window in docs/ anew (MODEL=FOLDER: another model in docs/images)"
 	@echo "make bench    print rates as ratios against llama.cpp on this computer"
 	@echo "make installer  build the installers of this system into dist/, install them and try what was installed (half an hour)"
 	@echo "make installer-again  build the program a second time and compare the hashes of all files"

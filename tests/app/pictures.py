@@ -51,10 +51,11 @@ def take_pictures(window: Any, model: Path, folder: Path) -> list[Path]:
         return path
 
     known = lambda: page.preview.histogram.has_data  # noqa: E731
-    gptq = Recipe(SCHEME, calibrated=Calibrated(DataMethod.GPTQ))
+    method = DataMethod.GPTQ if model.is_dir() else DataMethod.IMPORTANCE  # a GGUF becomes no folder
+    chosen = Recipe(SCHEME if model.is_dir() else TARGET, calibrated=Calibrated(method))
     return [
         show(0, Recipe(TARGET), known, "window"),
-        show(2, gptq, lambda: known() and page.advanced.methods.notes[DataMethod.GPTQ].isVisible(), "method"),
+        show(2, chosen, lambda: known() and page.advanced.methods.notes[method].isVisible(), "method"),
     ]
 
 
@@ -100,8 +101,8 @@ def main() -> int:
     from app.settings import Settings
     from core.sample import sample_path
 
-    parser = argparse.ArgumentParser(description="Make the pictures of the window in docs/images.")
-    parser.add_argument("model", nargs="?", type=Path, help="default: the sample model")
+    parser = argparse.ArgumentParser(description="Make the pictures of the window in docs/images and docs/guide.")
+    parser.add_argument("model", nargs="?", type=Path, help="for docs/images; default: the sample model")
     parser.add_argument("--name", default="SmolLM2-135M", help="what the model is called in the pictures")
     arguments = parser.parse_args()
     application = QApplication.instance() or QApplication([])
@@ -112,7 +113,8 @@ def main() -> int:
         start_background(window)
         taken = take_pictures(window, place, FOLDER)
         window.close()
-        window = build_window(Settings(Path(scratch) / "guide.ini"))
+    with tempfile.TemporaryDirectory() as scratch, _linked(sample_path(), "SmolLM2-135M") as place:
+        window = build_window(Settings(Path(scratch) / "settings.ini"))
         window.resize(*GUIDE_SIZE)
         window.show()
         camera = _screens().Camera(window, Path(scratch), place.parent)  # whose path is the same every time
