@@ -63,7 +63,7 @@ run: $(VENV)/.installed
 	@sh packaging/run.sh $(VENV)/bin
 
 test: $(VENV)/.tested
-	@$(PY) -m pytest $(PYTEST_ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.tested
 	$(PY) -m ruff check .
