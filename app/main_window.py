@@ -137,6 +137,11 @@ class MainWindow(QMainWindow):
         self.show_page("inspect")
         self.page("inspect").look_at(name)
 
+    def test_files(self, source: Path, result: Path) -> None:
+        """Show the Test page with these two."""
+        self.show_page("test")
+        self.page("test").look_at(source, result)
+
     def _build(self) -> None:
         self.navigation = Navigation()
         self._stack = QStackedWidget()
@@ -187,6 +192,7 @@ class MainWindow(QMainWindow):
         actions[f"theme_{self.services.themes.mode}"].setChecked(True)
         self.navigation.chosen.connect(self.show_page)
         shell.show_page.connect(self.show_page)
+        shell.test_files.connect(self.test_files)
         shell.open_path.connect(self.open_path)
         shell.get_model.connect(lambda _text: self.show_page("model"))
         shell.inspect_tensor.connect(self.inspect_tensor)

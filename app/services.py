@@ -16,6 +16,7 @@ class Shell(QObject):
     """How a page asks the window for something without knowing it or another page.
 
     show_page(name): 'model', 'recipe', 'convert', 'inspect' or 'test'. open_path(path): read a model.
+    test_files(source, result): the page Test with these two.
     inspect_tensor(name): show a tensor of the open model on the Inspect page.
     get_model(text): the view that downloads; a name or an address is looked up there at once.
     choose_folder(), choose_file(): the file choosers. problem(error): tell a UserError above the page.
@@ -27,6 +28,7 @@ class Shell(QObject):
 
     show_page = Signal(str)
     open_path = Signal(object)
+    test_files = Signal(object, object)
     inspect_tensor = Signal(str)
     get_model = Signal(str)
     choose_folder = Signal()

@@ -151,6 +151,15 @@ class Bench(QObject):
             if not slot.pinned and path is not None and path != slot.path and path.exists():
                 self._set_path(slot, path)
 
+    def take(self, source: Path, result: Path) -> None:
+        """Take both files, until another conversion ends or others are chosen."""
+        if self.busy:
+            return
+        for slot, path in zip(self.slots, (source, result), strict=True):
+            slot.pinned = False
+            if path != slot.path and path.exists():
+                self._set_path(slot, path)
+
     def choose(self, side: int, path: Path) -> None:
         """Take this file for a column."""
         slot = self.slots[side]

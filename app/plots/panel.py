@@ -97,6 +97,7 @@ class PlotPanel(FigurePanel):
             plot.hideButtons()
             for side in ("left", "bottom"):
                 write_numbers(plot.getAxis(side))
+            plot.getAxis("bottom").setTickDensity(0.7)  # labels such as −0.0005 touch each other in a narrow plot
             plot.scene().sigMouseMoved.connect(self._on_pointer)
             self._figure_layout.insertWidget(0, plot, 1)
         return self._plot

@@ -79,7 +79,7 @@ def test_finished_row_says_all_and_offers_all(ready, qtbot, tmp_path: Path) -> N
     assert "exactly as predicted" in text
     for part in ("SNR", " dB", "peak memory", "s · "):
         assert part in text
-    assert shown_buttons(card) == {"folder", "open", "inspect", "command", "remove"}
+    assert shown_buttons(card) == {"test", "folder", "open", "inspect", "command", "remove"}
     click(qtbot, card.buttons["command"])
     command = QApplication.clipboard().text()
     assert command.startswith("bitsmith convert ")
@@ -370,7 +370,7 @@ def test_keyboard_chooses_an_entry_and_its_tensor(ready, qtbot) -> None:  # type
     assert page._chosen is entry
     page.table.view.selectRow(2)
     assert entry.rows[2].name in page.histogram.title.text() or not page.histogram.has_data
-    assert page.primary() is card.buttons["folder"]
+    assert page.primary() is card.buttons["test"]
 
 
 # ---- names and numbers ---------------------------------------------------------------------------------------------

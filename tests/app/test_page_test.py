@@ -85,6 +85,11 @@ def test_the_last_conversion_fills_the_second_column(backend: FakeBackend, windo
     wait_end(qtbot, window.page("convert").queue.entries[-1])
     page = window.page("test")
     qtbot.waitUntil(lambda: page.bench.paths == (source, tmp_path / "out.gguf"), timeout=LONG)
+    page.bench.choose(0, tmp_path / "out.gguf")
+    convert = window.page("convert")
+    convert._cards[convert.queue.entries[-1]].buttons["test"].click()  # both are its files again
+    assert window.current_page is page
+    assert page.bench.paths == (source, tmp_path / "out.gguf")
     window.open_path(tmp_path / "out.gguf")  # the result opened as a model does not become its own source
     qtbot.waitUntil(lambda: store.current.checkpoint is not None, timeout=LONG)
     assert page.bench.paths == (source, tmp_path / "out.gguf")

@@ -31,7 +31,7 @@ BUTTONS = {
     JobState.PAUSED: ("resume", "cancel"),
     JobState.CANCELLED: ("resume", "discard", "command", "remove"),
     JobState.FAILED: ("resume", "discard", "command", "remove"),
-    JobState.DONE: ("folder", "open", "inspect", "command", "remove"),
+    JobState.DONE: ("test", "folder", "open", "inspect", "command", "remove"),
 }
 ANEW = ("anew", "discard", "command", "remove")  # where another run's work lies in the way
 
@@ -79,6 +79,7 @@ class EntryCard(QFrame):
             ("resume", "Resume", "play", "Go on from where it stopped"),
             ("anew", "Start anew", "rotate-ccw", "Delete what the other run has kept, and run from the beginning"),
             ("cancel", "Cancel", "x", "Stop; what is written so far stays, and can be resumed"),
+            ("test", "Test it", "flask-conical", "Ask the original and the result the same question, side by side"),
             ("folder", "Open folder", "folder-open", "Show the result in the file manager"),
             ("open", "Open result", "box", "Open the result as a model"),
             ("inspect", "Open in Inspect", "search", "Open the result as a model and go to the Inspect page"),
@@ -184,7 +185,7 @@ class EntryCard(QFrame):
             JobState.PAUSED: "resume",
             JobState.CANCELLED: "resume",
             JobState.FAILED: self._words()[0],
-            JobState.DONE: "folder",
+            JobState.DONE: "test",
         }.get(self.entry.state)
         return self.buttons[word] if word else None
 

@@ -296,6 +296,8 @@ class ConvertPage(Page):
                 self.queue.discard(entry)
             case "remove":
                 self.queue.remove(entry)
+            case "test":
+                self.services.shell.test_files.emit(order.source, order.output)
             case "open":
                 self.services.shell.open_path.emit(order.output)
             case "inspect":

@@ -198,6 +198,6 @@ class AnswersPanel(QWidget):
             if slot.error is None:
                 error.hide()
             elif isinstance(slot.error, UserError):
-                error.show_text(slot.error.message, slot.error.hint)
+                error.show_text(slot.error.message, slot.error.hint, topic=slot.error.topic)
             else:
                 error.show_error(slot.error)

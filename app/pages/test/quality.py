@@ -268,7 +268,7 @@ class QualityPanel(QWidget):
 
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, UserError):
-            self.error.show_text(error.message, error.hint)
+            self.error.show_text(error.message, error.hint, topic=error.topic)
         else:
             self.error.show_error(error)
         self.stack.setCurrentIndex(0)
@@ -310,7 +310,7 @@ class QualityPanel(QWidget):
 
     def _not_saved(self, error: BaseException) -> None:
         if isinstance(error, UserError):
-            self.error.show_text(error.message, error.hint)
+            self.error.show_text(error.message, error.hint, topic=error.topic)
         else:
             self.error.show_error(error)
 
