@@ -410,6 +410,8 @@ def _verify(
 
     The journal forgets the tensors that differ, so that a resumed run writes them again.
     """
+    if entries:
+        yield clock.progress("verifying", plan, entries[0].tensor, None)  # also where all was read back beside the work
     files.drop_cache()
     bad = [] if files.plain_bytes_intact() else ["The header"]
     again = []
