@@ -22,6 +22,8 @@ def read_mapped(
     """
     stop = mapped.rows if stop is None else min(stop, mapped.rows)
     left, right = columns or (0, mapped.columns)
+    if (left, right) == (0, mapped.columns):
+        columns = None  # heads of whole rows are read at once
     if start >= stop:
         return np.empty((0, right - left), np.float32)
     if mapped.values is not None:

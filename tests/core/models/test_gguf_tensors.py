@@ -231,6 +231,18 @@ def test_row_blocks_are_parts_of_the_whole(data: st.DataObject, mixtral: tuple) 
     assert np.array_equal(block, whole[name][start:stop])
 
 
+def test_whole_rows_of_heads_are_read_at_once(mixtral: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the block names all its columns: one read a row took twenty times as long."""
+    checkpoint, tensors, whole = mixtral
+    query = tensors["blk.0.attn_q.weight"]
+    reads = []
+    read_rows = checkpoint.read_rows
+    monkeypatch.setattr(checkpoint, "read_rows", lambda *a: reads.append(a) or read_rows(*a), raising=False)
+    block = read_mapped(checkpoint, query, 1, query.rows, (0, query.columns))
+    assert np.array_equal(block, whole["blk.0.attn_q.weight"][1:])
+    assert len(reads) == 1
+
+
 def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> Path:
     weights = load_file(folder / "model.safetensors")
     change(weights)
