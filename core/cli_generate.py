@@ -100,18 +100,11 @@ def device_options(parser: argparse.ArgumentParser) -> None:
 
 def cache_dtype(text: str) -> str:
     """Of --cache-type, as `load` takes it. Raises UserError for what the engine can not keep."""
+    from core.kv.layout import check_engine
     from core.kv.scheme import CacheScheme
-    from core.runtime.load import CACHE_TYPES
 
     scheme = CacheScheme.parse(text)
-    for form in (scheme.keys, scheme.values):
-        if form not in CACHE_TYPES:
-            raise UserError(f"The engine keeps no cache in {form}.", f"Choose one of {', '.join(CACHE_TYPES)}.")
-    if not scheme.is_plain:
-        raise UserError(
-            f"The engine does not know '{scheme.text}': it quantizes all tokens of all layers as they come.",
-            f"Give the formats alone: {scheme.dtype}.",
-        )
+    check_engine(scheme)
     return scheme.dtype
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.hardware.cpu import memory
+from core.kv.layout import ENGINE_FORMATS
 from core.memory import workspace_bytes
 from core.models.config import DecoderConfig, read_config
 from core.models.gguf_config import read_gguf_config
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from kernels.gpu.device import Device
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
-CACHE_TYPES = ("F16", "BF16", "F32", "Q8_0", "Q4_0")
 GPU_CACHE_TYPES = ("F16", "BF16", "F32")  # that the GPU's attention reads
 DEFAULT = Arithmetic()
 WIDEST_HEAD = 256  # that the GPU's attention takes
@@ -173,14 +173,14 @@ def loading(
     """Load a model; yields as reading goes on, returns the model.
 
     capacity: positions that each of `sequences` can have; None: the model's context, at most DEFAULT_CAPACITY.
-    cache_dtype: of `CACHE_TYPES`, or two, of keys and of values ('Q8_0/Q4_0'). threads: of the engine and of reading;
-    None: physical cores. place: where it is to run; fallback: on the processor where it can not run there, which the
-    model then tells.
+    cache_dtype: one of `ENGINE_FORMATS` or two, of keys and of values ('Q8_0/Q4_0'). threads: of the engine and of
+    reading; None: physical cores. place: where it is to run; fallback: on the processor where it can not run there,
+    which the model then tells.
     Raises UserError for a file that contradicts itself, a capacity past the model's context, a model that does not
     fit in the memory that is free, and a place that can not be used; Cancelled soon after the token is set. Through
     transformers, the cache is in F32.
     """
-    if sequences < 1 or not set(cache_dtype.split("/", 1)) <= set(CACHE_TYPES):
+    if sequences < 1 or not set(cache_dtype.split("/", 1)) <= set(ENGINE_FORMATS):
         raise ValueError(f"a cache of {sequences} sequences in {cache_dtype}")
     token = token or CancelToken()
     threads = threads or worker_count()

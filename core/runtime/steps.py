@@ -5,18 +5,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Protocol
 
 import numpy as np
 
 from core.errors import Cancelled
 from core.progress import CancelToken
-from core.runtime.model import Model
+from core.runtime.model import Engine
 
 POLL = 0.02  # seconds between looks at the cancel token while an engine works
 
 
+class Running(Protocol):
+    """A loaded model, or an engine alone."""
+
+    @property
+    def engine(self) -> Engine: ...
+
+
 def step(
-    model: Model,
+    model: Running,
     tokens: np.ndarray,
     sequences: np.ndarray,
     positions: np.ndarray,
@@ -39,7 +47,7 @@ class Watch:
     then begin.
     """
 
-    def __init__(self, models: Sequence[Model], cancel: CancelToken) -> None:
+    def __init__(self, models: Sequence[Running], cancel: CancelToken) -> None:
         self._models, self._cancel = models, cancel
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._poll, name="cancel-watch", daemon=True)
