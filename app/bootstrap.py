@@ -103,6 +103,7 @@ def build_services(settings: Settings | None = None) -> Services:
     """The parts that pages share, with the theme applied. Needs a QApplication."""
     from app.jobs import JobRunner
     from app.jobs.retire import Retirement
+    from app.memory_view import known_cache
     from app.services import Services, Shell
     from app.session import Session, SessionStore
     from app.settings import Settings
@@ -115,6 +116,7 @@ def build_services(settings: Settings | None = None) -> Services:
         target=settings.text("last/target"),
         context=max(settings.number("last/context", 8192), 1),
         batch=max(settings.number("last/batch", 1), 1),
+        cache=known_cache(settings.text("last/cache")),
     )
     services = Services(SessionStore(session), JobRunner(), settings, manager, Shell())
     Retirement(services.session, services.jobs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from PySide6.QtWidgets import QDialog
 
 if TYPE_CHECKING:
+    from app.dialogs.cache import CacheDialog
     from app.dialogs.guide import GuideDialog
     from app.dialogs.self_check import SelfCheckDialog
     from app.dialogs.settings import SettingsDialog
@@ -30,6 +31,15 @@ def show_settings(window: MainWindow) -> SettingsDialog:
 
     dialog = window.findChild(SettingsDialog) or SettingsDialog(window.services, window)
     dialog.refresh()
+    return _to_front(dialog)
+
+
+def plan_cache(window: MainWindow) -> CacheDialog:
+    """What keys and values are kept in."""
+    from app.dialogs.cache import CacheDialog
+
+    dialog = window.findChild(CacheDialog) or CacheDialog(window.services, window)
+    dialog.show_session(window.services.session.current)
     return _to_front(dialog)
 
 

@@ -181,6 +181,8 @@ class MainWindow(QMainWindow):
         actions["run"].triggered.connect(self._run_primary)
         actions["self_check"].triggered.connect(self.self_check)
         actions["settings"].triggered.connect(self.show_settings)
+        for asked in (self.memory_bar.planner_asked, actions["cache"].triggered):
+            asked.connect(lambda *_: companions.plan_cache(self))
         actions["guide"].triggered.connect(lambda: self.show_guide())
         actions["guide_first"].triggered.connect(lambda: self.show_guide("first-conversion"))
         actions["guide_trouble"].triggered.connect(lambda: self.show_guide("trouble"))
@@ -290,6 +292,7 @@ class MainWindow(QMainWindow):
             settings.set_text("last/device", session.device.key)
         settings.set_number("last/context", session.wanted_context or session.context)
         settings.set_number("last/batch", session.batch)
+        settings.set_text("last/cache", session.cache)
         settings.sync()
         self.services.jobs.shutdown()
         super().closeEvent(event)

@@ -24,6 +24,7 @@ class Session:
     opening: the path being read, with `checkpoint` already cleared, so that nothing of the previous model is left to
     show. problem: why the last opening failed. findings: what the input doctor says. target: a target's name, such as
     'Q4_K_M'. device: what the result shall run on. context: tokens; batch: sequences.
+    cache: text of a `core.kv.scheme.CacheScheme` that keys and values are kept in; '': as the recipe has it.
     wanted_context: what was chosen, of which a model with a smaller context takes less; 0: `context` itself.
     plan: of this checkpoint, never of another; a newer one takes its place when it is ready, so that the memory bar
     does not fall back to the source's size at every move of a control.
@@ -41,6 +42,7 @@ class Session:
     context: int = 8192
     wanted_context: int = 0
     batch: int = 1
+    cache: str = ""
 
 
 class SessionStore(QObject):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +12,8 @@ from core.progress import CancelToken
 from core.units import format_bytes, format_count
 
 if TYPE_CHECKING:
-    from core.kv.scheme import CacheScheme
-    from core.models.shape import ModelShape
+    from core.kv.planning import PlannedCache
 
-RUNTIMES = {"llama.cpp": "llama-server", "vLLM": "vllm serve", "SGLang": "sglang", "MLX": "mlx_lm.generate"}
 MOST = 1 << 40  # tokens and sequences that can be planned for
 
 
@@ -37,6 +34,8 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
 
 def cache(args: argparse.Namespace, _token: CancelToken) -> int:
     from core.checkpoint import open_checkpoint
+    from core.kv.flags import told_runtimes
+    from core.kv.planning import offered, plan_cache
     from core.kv.scheme import CacheScheme
     from core.models import model_shape
 
@@ -49,15 +48,20 @@ def cache(args: argparse.Namespace, _token: CancelToken) -> int:
     if shape is None or not shape.layers:
         raise UserError("The size of this model's cache is not known.", "Give a model whose configuration is there.")
     room = _room(args)
-    schemes = [chosen] if chosen is not None else _all()
-    rows = [_row(shape, scheme, args, weights, room) for scheme in schemes]
-    flags = _flags(chosen, shape) if chosen is not None else []
+    schemes = offered() if chosen is None else (chosen,)
+    left = None if room is None else room - weights
+    rows = [_row(planned) for planned in plan_cache(shape, schemes, args.context, args.sequences, left)]
+    told = told_runtimes(chosen, shape.head_dim) if chosen is not None else ()
     if args.json:
         from core.cli_commands import show
 
-        show({"context": args.context, "sequences": args.sequences, "formats": rows, "runtimes": flags})
+        words = [
+            {"runtime": each.runtime, **({"refused": each.text} if each.refused else {"options": each.command})}
+            for each in told
+        ]
+        show({"context": args.context, "sequences": args.sequences, "formats": rows, "runtimes": words})
         return 0
-    for line in [*_table(rows), *_words(flags)]:
+    for line in [*_table(rows), *(f"{t.runtime}: {t.text}" for t in told)]:
         print(line)
     return 0
 
@@ -76,47 +80,16 @@ def _room(args: argparse.Namespace) -> int | None:
     return device.memory_bytes
 
 
-def _all() -> list[CacheScheme]:
-    """Each format for keys and values; those that need it are rotated, those of channels have values beside them."""
-    from core.kv.scheme import CacheScheme
-    from kernels.kv import CACHE_FORMATS
-
-    made = []
-    for form in CACHE_FORMATS.values():
-        scheme = CacheScheme(form.name, f"U{form.bits}-g32" if form.channels else "")
-        made.append(replace(scheme, rotate_keys=form.rotated, rotate_values=form.rotated))
-    return made
-
-
-def _row(
-    shape: ModelShape, scheme: CacheScheme, args: argparse.Namespace, weights: int, room: int | None
-) -> dict[str, Any]:
-    from core import memory
-    from core.kv.size import effective_bits
-
-    row = {
-        "scheme": scheme.text,
-        "bits": effective_bits(shape, scheme, args.context),
-        "bytes_per_token": memory.kv_bytes_per_token(shape, scheme),
-        "bytes": memory.kv_bytes(shape, args.context, args.sequences, scheme),
+def _row(planned: PlannedCache) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "scheme": planned.scheme.text,
+        "bits": planned.bits,
+        "bytes_per_token": planned.bytes_per_token,
+        "bytes": planned.bytes,
     }
-    if room is not None:
-        left = room - weights - memory.workspace_bytes(shape, args.context, args.sequences, scheme)
-        row["tokens_that_fit"] = memory.tokens_that_fit(shape, left, scheme)
-        row["sequences_that_fit"] = memory.sequences_that_fit(shape, left, args.context, scheme)
+    if planned.room is not None:
+        row |= {"tokens_that_fit": planned.tokens, "sequences_that_fit": planned.sequences}
     return row
-
-
-def _flags(scheme: CacheScheme, shape: ModelShape) -> list[dict[str, str]]:
-    from core.kv.flags import cache_flags
-
-    found = []
-    for runtime, program in RUNTIMES.items():
-        try:
-            found.append({"runtime": runtime, "options": f"{program} {cache_flags(runtime, scheme, shape.head_dim)}"})
-        except UserError as e:
-            found.append({"runtime": runtime, "refused": str(e)})
-    return found
 
 
 def _table(rows: list[dict[str, Any]]) -> list[str]:
@@ -133,10 +106,6 @@ def _table(rows: list[dict[str, Any]]) -> list[str]:
             line += f"  {'any' if sequences is None else format_count(sequences):>9}"
         lines.append(line.rstrip())
     return lines
-
-
-def _words(flags: list[dict[str, str]]) -> list[str]:
-    return [f"{each['runtime']}: {each.get('options', each.get('refused', '')).rstrip()}" for each in flags]
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace, CancelToken], int]] = {"cache": cache}

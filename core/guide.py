@@ -25,6 +25,7 @@ PAGES = {
     "converting": "Converting, pausing, resuming",
     "quality": "The quality verdict",
     "speed": "Speed and batch sweep",
+    "cache": "The KV cache",
     "hub": "Models from a hub",
     "settings": "Settings and privacy",
     "reliability": "When things go wrong midway",

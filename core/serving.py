@@ -38,8 +38,7 @@ def serving(plan: Plan, output: Path, scheme: CacheScheme | None = None) -> tupl
 
     scheme: what they shall keep keys and values in. A runtime that can not says so in its note.
     """
-    found = serving_target(plan.target, output, "" if scheme is not None else plan.recipe.cache)
-    return found if scheme is None else tuple(with_cache(command, scheme) for command in found)
+    return serving_target(plan.target, output, plan.recipe.cache, scheme)
 
 
 def with_cache(command: Command, scheme: CacheScheme, head_dim: int = 0) -> Command:
@@ -55,8 +54,11 @@ def with_cache(command: Command, scheme: CacheScheme, head_dim: int = 0) -> Comm
 _EIGHT_BIT_CACHE = {"vLLM": " --kv-cache-dtype fp8", "SGLang": " --kv-cache-dtype fp8_e4m3"}
 
 
-def serving_target(target: Target, output: Path, cache: str = "") -> tuple[Command, ...]:
-    """The same for a target alone, of which nothing but the format counts. cache: the recipe's."""
+def serving_target(
+    target: Target, output: Path, cache: str = "", scheme: CacheScheme | None = None, head_dim: int = 0
+) -> tuple[Command, ...]:
+    """The same for a target alone, of which nothing but the format counts. cache: the recipe's, where no scheme is
+    given. head_dim: of the model, 0: not known."""
     kind = family(target.name)
     # Transformers unpacks what it has no kernels for, and then runs it all the same.
     known = [*readers(target), *(r for r in matrix.readers(kind, unpacked=True) if r == "Transformers")]
@@ -64,6 +66,8 @@ def serving_target(target: Target, output: Path, cache: str = "") -> tuple[Comma
         (r for r in dict.fromkeys(known) if r in _COMMANDS), key=lambda r: (r != _made_for(target), _place(r))
     )
     found = tuple(_COMMANDS[r](target, output, kind) for r in order)
+    if scheme is not None:
+        return tuple(with_cache(command, scheme, head_dim) for command in found)
     return tuple(replace(c, text=c.text + _EIGHT_BIT_CACHE.get(c.runtime, "")) for c in found) if cache else found
 
 

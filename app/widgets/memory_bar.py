@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
     QComboBox,
@@ -13,19 +13,18 @@ from PySide6.QtWidgets import (
     QHBoxLayout,
     QLabel,
     QSizePolicy,
-    QStyle,
-    QStyleOptionComboBox,
-    QStylePainter,
     QVBoxLayout,
     QWidget,
 )
 
 from app.devices import DeviceChoice
-from app.memory_view import estimate_for
+from app.language import say
+from app.memory_view import cache_of, cache_of_recipe, estimate_for, plan_caches, room_text
 from app.services import Services
 from app.session import Session
 from app.theme import CAPTION, SPACE_1, SPACE_2, SPACE_3, SPACE_4, SPACE_6, current, ui_font
 from app.widgets.basics import label, number_box
+from app.widgets.cache_picker import HINT, NAME, CachePicker, NamedPicker
 from app.widgets.memory_strip import MemoryStrip, segment_brush
 from app.widgets.text import ElidedLabel, explain, term
 from app.widgets.verdict import Verdict
@@ -46,7 +45,9 @@ _NAMES = {  # shorter than core's labels, which stand in the tooltip
 }
 
 
-TITLES_WIDTH = 250  # px of "Device", "Context", "Batch" and the margins around everything
+TITLES_WIDTH = 272  # px of "Device", "Context", "Batch", "Cache" and the margins around everything
+DEVICE_WIDTH, NARROW_DEVICE, NARROW = 184, 128, 1000  # px of the device's name, also where the bar is below NARROW
+LOW = 660  # px of a window's height below which a page needs the line about the cache more
 
 
 def total_text(estimate: MemoryEstimate) -> str:
@@ -60,7 +61,10 @@ def total_text(estimate: MemoryEstimate) -> str:
 
 
 class MemoryBar(QFrame):
-    """Device, context and batch choose what is asked for; the strip and the numbers follow from the session alone."""
+    """Device, context, batch and the cache's format choose what is asked for; the strip and the numbers follow from the
+    session alone. `planner_asked`: all that can be chosen of the cache shall be shown."""
+
+    planner_asked = Signal()
 
     def __init__(self, services: Services, parent: QWidget | None = None) -> None:
         super().__init__(parent)
@@ -76,6 +80,7 @@ class MemoryBar(QFrame):
         self.total.setAlignment(Qt.AlignmentFlag.AlignRight)
         self.verdict = Verdict()
         self.bound = label("", "caption")
+        self.room = ElidedLabel(role="caption")
         self._legend = {key: _LegendEntry(key) for key in _NAMES}
         self._hint = label("", "caption")
         self._lay_out()
@@ -103,7 +108,7 @@ class MemoryBar(QFrame):
             size = f" · {format_decimal(choice.capacity)}" if choice.capacity is not None else ""
             item = QStandardItem(choice.label + size)
             item.setData(number, _NUMBER_ROLE)
-            item.setData(choice.label, _NAME_ROLE)
+            item.setData(choice.label, NAME)
             item.setToolTip(choice.note)
             model.appendRow(item)
         self.device.setPlaceholderText("Choose a device")
@@ -123,6 +128,7 @@ class MemoryBar(QFrame):
         self._hint.setVisible(empty)
         self.verdict.setVisible(not empty)
         self.bound.setVisible(not empty)
+        self._show_cache(session)
         if estimate is None:
             self.total.setText("")
             self._hint.setText(
@@ -149,12 +155,18 @@ class MemoryBar(QFrame):
         if sum(entry.sizeHint().width() + SPACE_3 for entry in shown) > room:
             for entry in shown:
                 entry.shorten(True)
+        narrow = self.width() < NARROW
+        self.device.setMaximumWidth(NARROW_DEVICE if narrow else DEVICE_WIDTH)
         full = total_text(self._estimate)
-        self.total.setText(full)
-        taken = sum(part.sizeHint().width() + SPACE_4 for part in (self.device, self.context, self.batch, self.verdict))
-        if self.total.sizeHint().width() > self.width() - taken - TITLES_WIDTH:
-            self.total.setText(full.split(" (")[0])
-            self.total.setToolTip(full)
+        short = full.split(" (")[0]
+        taken = sum(p.width() + SPACE_4 for p in (self.context, self.batch, self.cache))
+        taken += self.device.maximumWidth() + self.verdict.sizeHint().width() + TITLES_WIDTH
+        for text in (full, short, short.split(" of ")[0]):
+            self.total.setText(text)
+            if self.total.sizeHint().width() <= self.width() - taken:
+                break
+        self.total.setToolTip(full)
+        self.room.setVisible(bool(self.room.text()) and self.window().height() >= LOW)
 
     def _show_verdict(self, estimate: MemoryEstimate) -> None:
         if estimate.fits is None:
@@ -169,15 +181,24 @@ class MemoryBar(QFrame):
             step = f"A step reads {format_bytes(estimate.decode.bytes_per_step)}."
             self.bound.setToolTip(f"{explain('decode bound')}\n{step}")
 
+    def _show_cache(self, session: Session) -> None:
+        scheme = cache_of(session)
+        self.cache.show_scheme(scheme, cache_of_recipe(session), session.shape.head_dim if session.shape else 0)
+        planned = plan_caches(session, (scheme,))
+        self.room.setText(room_text(planned[0], session.context) if planned else "")
+        self.room.setVisible(bool(planned))
+        if planned:
+            self.cache.setToolTip("\n".join((say(HINT), self.room.text())))
+
     def _describe(self, estimate: MemoryEstimate) -> str:
         parts = [f"{s.label} {format_bytes(s.bytes)}" for s in estimate.segments if s.bytes]
         return f"{total_text(estimate)}, {self.verdict.text}. {', '.join(parts)}."
 
     def _make_controls(self) -> None:
-        self.device = _DevicePicker()
+        self.device = NamedPicker()
         self.device.setAccessibleName("Target device")
-        self.device.setMinimumWidth(160)
-        self.device.setMaximumWidth(212)
+        self.device.setMinimumWidth(120)
+        self.device.setMaximumWidth(DEVICE_WIDTH)
         self.device.setSizeAdjustPolicy(QComboBox.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
         self.device.setMinimumContentsLength(20)
         self.device.setMaxVisibleItems(16)
@@ -188,7 +209,7 @@ class MemoryBar(QFrame):
         self.context = QComboBox()
         self.context.setAccessibleName("Context length in tokens")
         self.context.setToolTip("Tokens that one conversation may hold; the KV cache grows with it")
-        self.context.setFixedWidth(140)
+        self.context.setFixedWidth(132)
         self.context.activated.connect(self._on_context)
         self.batch = number_box(
             "Batch: sequences at the same time",
@@ -197,14 +218,20 @@ class MemoryBar(QFrame):
             self._store.current.batch,
             hint="Sequences that are answered at the same time; each has a KV cache of its own",
         )
-        self.batch.setFixedWidth(72)
+        self.batch.setFixedWidth(64)
         self.batch.valueChanged.connect(lambda value: self._store.update(batch=value))
+        self.cache = CachePicker()
+        self.cache.setFixedWidth(116)
+        self.cache.chosen.connect(self._on_cache)
+        self.cache.planner_asked.connect(self.planner_asked)
 
     def _lay_out(self) -> None:
         upper = QHBoxLayout()
         upper.setSpacing(SPACE_2)
-        for text, control in (("Device", self.device), ("Context", self.context), ("Batch", self.batch)):
-            name = term(text, role="muted")
+        titles = (("Device", ""), ("Context", ""), ("Batch", ""), ("cache format", "Cache"))
+        controls = (self.device, self.context, self.batch, self.cache)
+        for (word, text), control in zip(titles, controls, strict=True):
+            name = term(word, text, "muted")
             name.setBuddy(control)
             upper.addWidget(name)
             upper.addWidget(control)
@@ -228,6 +255,7 @@ class MemoryBar(QFrame):
         layout.addLayout(upper)
         layout.addWidget(self.strip)
         layout.addWidget(legend)
+        layout.addWidget(self.room)
 
     def _on_session(self, old: Session, new: Session) -> None:
         if new.shape is not old.shape or new.context != old.context:
@@ -264,27 +292,15 @@ class MemoryBar(QFrame):
         if number is not None:
             self._store.update(device=self._choices[number])
 
+    def _on_cache(self, text: str) -> None:
+        self._store.update(cache="" if text == cache_of_recipe(self._store.current).text else text)
+
     def _on_context(self, row: int) -> None:
         tokens = self.context.itemData(row)
         self._store.update(context=tokens, wanted_context=tokens)
 
 
-_NUMBER_ROLE = Qt.ItemDataRole.UserRole + 1
-_NAME_ROLE = Qt.ItemDataRole.UserRole + 2
-
-
-class _DevicePicker(QComboBox):
-    """Shows the device's name alone, shortened where it must be; the list beside it has sizes too."""
-
-    def paintEvent(self, _event: QPaintEvent) -> None:
-        option = QStyleOptionComboBox()
-        self.initStyleOption(option)
-        with QStylePainter(self) as painter:
-            name = self.itemData(self.currentIndex(), _NAME_ROLE) or self.placeholderText()
-            painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
-            room = self.width() - 40  # padding at the left, arrow at the right
-            option.currentText = self.fontMetrics().elidedText(name, Qt.TextElideMode.ElideRight, room)
-            painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
+_NUMBER_ROLE = NAME + 1
 
 
 class _Swatch(QWidget):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from core.errors import UserError
 from core.kv.scheme import CacheScheme
 
@@ -21,6 +23,35 @@ _TENSORRT = ("F16", "BF16", "FP8")
 _MLX = {"U8-g64": (8, 64), "U4-g64": (4, 64), "U4-g32": (4, 32), "U2-g32": (2, 32)}
 _BLOCK = 32  # values of a head in one of llama.cpp's blocks
 ROTATES = 64  # head sizes that llama.cpp (2026) rotates by itself are multiples of it
+
+
+# The command that each of them is started with.
+_PROGRAMS = {"llama.cpp": "llama-server", "vLLM": "vllm serve", "SGLang": "sglang", "MLX": "mlx_lm.generate"}
+
+
+@dataclass(frozen=True)
+class Told:
+    """command: the program and its options for the cache. refused: why there are none, and hint: what to do then."""
+
+    runtime: str
+    command: str = ""
+    refused: str = ""
+    hint: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.command or f"{self.refused} {self.hint}"
+
+
+def told_runtimes(scheme: CacheScheme, head_dim: int = 0) -> tuple[Told, ...]:
+    """What each runtime that sets its cache at start is told, or why it can not keep this one."""
+    found = []
+    for runtime, program in _PROGRAMS.items():
+        try:
+            found.append(Told(runtime, f"{program} {cache_flags(runtime, scheme, head_dim)}".rstrip()))
+        except UserError as e:
+            found.append(Told(runtime, refused=e.message, hint=e.hint))
+    return tuple(found)
 
 
 def cache_flags(runtime: str, scheme: CacheScheme, head_dim: int = 0) -> str:

@@ -79,6 +79,9 @@ def test_numbers_are_the_estimates(services: Services, bar: MemoryBar) -> None:
     assert expected is not None
     assert bar.estimate == expected
     assert bar.verdict.text == "fits"
+    assert bar.total.text() == total_text(expected).split(" (")[0], "where there is little room, GiB are in the tooltip"
+    assert bar.total.toolTip() == total_text(expected)
+    bar.setFixedWidth(1280)
     assert bar.total.text() == total_text(expected)
     words = bar.strip.accessibleDescription()
     for segment in expected.segments:

@@ -16,6 +16,7 @@ from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
 from app.widgets.warning_line import show_warnings
 from core import units
+from core.kv.scheme import CacheScheme
 from core.methods.scratch import scratch_path
 from core.run import OtherRun
 from core.serving import serving_target
@@ -50,6 +51,8 @@ class EntryCard(QFrame):
         self.entry = entry
         self._shown: tuple[JobState, BaseException | None] | None = None
         self._selected = False
+        self._scheme: CacheScheme | None = None  # of the cache, where it is not the recipe's
+        self._head_dim = 0
         self.setProperty("frameRole", "card")
         self.setFocusPolicy(Qt.FocusPolicy.StrongFocus)
         self.verdict = Verdict("queued")
@@ -110,6 +113,11 @@ class EntryCard(QFrame):
         self._selected = on
         self._show_serving()
 
+    def set_cache(self, scheme: CacheScheme | None, head_dim: int) -> None:
+        """What programs are told to keep keys and values in; None: as the recipe has it. head_dim: 0: not known."""
+        self._scheme, self._head_dim = scheme, head_dim
+        self._show_serving()
+
     def refresh(self) -> None:
         """Show the entry as it is now."""
         entry, state = self.entry, self.entry.state
@@ -155,7 +163,9 @@ class EntryCard(QFrame):
         done = self._selected and entry.state is JobState.DONE and entry.result is not None
         recipe, output = entry.order.recipe, entry.order.output
         show_warnings(self.notes, entry.result.notes if done else ())
-        self.serve.show_commands(serving_target(find_target(recipe.target), output, recipe.cache) if done else ())
+        target = find_target(recipe.target)
+        words = serving_target(target, output, recipe.cache, self._scheme, self._head_dim) if done else ()
+        self.serve.show_commands(words)
 
     def fit(self, width: int) -> None:
         """Where the card has less room than its buttons need, all but the first show their icon alone."""

@@ -19,6 +19,7 @@ from PySide6.QtWidgets import (
 from app.jobs.convert_queue import ConversionQueue, Entry
 from app.jobs.reveal import reveal
 from app.jobs.runner import JobState
+from app.memory_view import cache_of
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.models.tensors import TensorRun, run_columns
@@ -67,7 +68,7 @@ class ConvertPage(Page):
         queue.removed.connect(self._on_removed)
         queue.planned.connect(self._on_planned)
         queue.tensors_changed.connect(self._on_tensors)
-        services.session.changed.connect(lambda _old, new: self._show_empty(new))
+        services.session.changed.connect(self._on_session)
         self._clock = QTimer(self, interval=REFRESH_MS)
         self._clock.timeout.connect(self._tick)
         self._plot_timer = QTimer(self, singleShot=True, interval=PLOT_MS)
@@ -171,12 +172,26 @@ class ConvertPage(Page):
         card.chosen.connect(self.choose)
         card.asked.connect(self._do)
         self._cards[entry] = card
+        self._tell_cache(card, self.services.session.current)
         self._list.insertWidget(0, card)  # the newest on top
         self._fit_list()
         self._stack.setCurrentWidget(self._loaded)
         if self._chosen is None or not self._chosen.pending:
             self.choose(entry)
         self._count()
+
+    def _on_session(self, old: Session, new: Session) -> None:
+        self._show_empty(new)
+        if new.cache != old.cache or new.shape is not old.shape:
+            for card in self._cards.values():
+                self._tell_cache(card, new)
+
+    @staticmethod
+    def _tell_cache(card: EntryCard, session: Session) -> None:
+        """The head's size counts for results of the open model alone."""
+        own = session.checkpoint is not None and session.checkpoint.path == card.entry.order.source
+        head_dim = session.shape.head_dim if own and session.shape is not None else 0
+        card.set_cache(cache_of(session) if session.cache else None, head_dim)
 
     def _on_removed(self, entry: Entry) -> None:
         card = self._cards.pop(entry, None)
