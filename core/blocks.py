@@ -31,8 +31,8 @@ from kernels.layouts import F16_MAX
 
 BYTES_PER_VALUE = 16  # of a block in flight: float32 source and reconstruction, raw source, codes, scratch
 BLOCK_VALUES = 1 << 20  # more is no faster: the block leaves the cache
-MANY_VALUES = 1 << 20  # from here on a histogram of one row in HISTOGRAM_ROWS is the same picture
-HISTOGRAM_ROWS = 4
+HISTOGRAM_VALUES = 1 << 18  # a histogram of so many, from rows all over the tensor, is the same picture
+HISTOGRAM_ROWS = 16  # but no fewer than one row of these
 LONG_ROW = 1 << 17  # values; a scale over more of them is found from pieces of the row
 
 
@@ -88,7 +88,7 @@ def split(index: int, t: TensorPlan, threads: int, matrices: int = 1) -> list[Bl
     unit = t.format.unit_rows(t.shape) if t.format else 1
     if unit > 1 or t.lossless:
         values = max(values, min(most, unit * t.columns))
-    if t.format is not None and any(part.across for part in t.format.parts(t.shape)):
+    if t.format is not None and _across(t, t.format):
         values = most  # rows are columns there: the fewer blocks, the longer the stretches of the file
     if t.format is not None and not t.format.cuts_rows(t.shape):
         values = max(values, min(unit, t.rows) * t.columns)
@@ -202,24 +202,39 @@ class BlockWorker:
         return self._copy(block, t) if t.format is None else self._encode(block, t, t.format, options)
 
     def _encode(self, block: Block, t: TensorPlan, form: Format, options: EncodeOptions) -> BlockResult:
-        source = read_block(self._checkpoint, t, block)
-        if t.source.packed and (bad := ops.scan(source).nonfinite):
-            raise _damaged(t, bad)
-        encoded = encode(self._checkpoint, t, block, source, options)
-        written, stored = [], []
         parts = form.parts(t.shape)
-        for placed, data in zip(self._parts[block.tensor], encoded, strict=True):
-            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-            stored.append(data)
+        stored: list[list[np.ndarray]] = [[] for _ in parts]
+        error = None if form.derived else ErrorSum()
+        for piece in _pieces(t, form, block):
+            encoded, of_piece = self._encode_piece(piece, t, form, options)
+            for part, found, data in zip(parts, stored, encoded, strict=True):
+                found.append(data.reshape(block_run(part, t, piece).count, -1) if data.size else data)
+            if error is not None and of_piece is not None:
+                error.add(of_piece)
+                self._limits[block.tensor] = of_piece.limit
+        written = []
+        for placed, found in zip(self._parts[block.tensor], stored, strict=True):
+            data = (np.concatenate(found, axis=-1) if len(found) > 1 else found[0]).reshape(-1)
             if not data.size:
                 continue
             run = block_run(parts[placed.part], t, block, placed.offset)
             assert run.total == data.size, (t.name, placed.part, run, data.size)
             self._files.write(placed.file, run, data)
             written.append(_written(placed.file, run, data))
+        return BlockResult(block, tuple(written), error)
+
+    def _encode_piece(
+        self, piece: Block, t: TensorPlan, form: Format, options: EncodeOptions
+    ) -> tuple[list[np.ndarray], ErrorSum | None]:
+        """The bytes of each part, uint8, and how far the values that they decode to are from the source."""
+        source = read_block(self._checkpoint, t, piece)
+        if t.source.packed and (bad := ops.scan(source).nonfinite):
+            raise _damaged(t, bad)
+        encoded = encode(self._checkpoint, t, piece, source, options)
+        stored = [np.ascontiguousarray(data).reshape(-1).view(np.uint8) for data in encoded]
         decoded = form.decode(stored, *source.shape)
         if form.derived:
-            return BlockResult(block, tuple(written), None)
+            return stored, None
         if t.lossless and not same_values(t, source, decoded):
             raise UserError(
                 f"'{t.name}' would not keep its numbers in {form.name}.", "Report this with the command, please."
@@ -227,11 +242,9 @@ class BlockWorker:
         if not t.lossless:
             check_bound(t, source, decoded, options, _TOO_WIDE, options.rows.amax if options.rows else None)
         if t.lossless and self._reference is not self._checkpoint:
-            source = read_block(self._reference, of_reference(t, self._reference), block)
-        every = 1 if t.values < MANY_VALUES else HISTOGRAM_ROWS
-        error = measure(source, decoded, self._limits.get(block.tensor, 0.0), every)
-        self._limits[block.tensor] = error.limit
-        return BlockResult(block, tuple(written), error)
+            source = read_block(self._reference, of_reference(t, self._reference), piece)
+        every = max(1, min(HISTOGRAM_ROWS, t.values // HISTOGRAM_VALUES))
+        return stored, measure(source, decoded, self._limits.get(piece.tensor, 0.0), every)
 
     def constants(self, index: int) -> tuple[WrittenBlock, ...]:
         """Write the parts of a tensor that do not come from its values."""
@@ -254,6 +267,21 @@ class BlockWorker:
         run = Run(offset, data.nbytes)
         self._files.write(placed.file, run, data)
         return BlockResult(block, (_written(placed.file, run, data),), None)
+
+
+def _pieces(t: TensorPlan, form: Format, block: Block) -> list[Block]:
+    """What of a block is encoded at once. One that is large for the sake of long stretches would leave the cache."""
+    if values_of(t, block) <= BLOCK_VALUES or not _across(t, form):
+        return [block]
+    unit = form.unit_rows(t.shape)
+    height = max(unit, BLOCK_VALUES // t.columns // unit * unit)
+    starts = range(block.start, block.stop, height)
+    return [replace(block, start=start, stop=min(start + height, block.stop)) for start in starts]
+
+
+def _across(t: TensorPlan, form: Format) -> bool:
+    """Whether rows of the tensor are columns of what is stored."""
+    return any(part.across for part in form.parts(t.shape))
 
 
 def block_run(part: Part, t: TensorPlan, block: Block, base: int = 0) -> Run:

@@ -19,6 +19,7 @@ from core.errors import UserError
 from core.export.layout import Layout
 from core.journal import journal_path, partial_path
 from core.parts import Run
+from core.readback import DirectFile
 from core.units import format_bytes, format_count
 from kernels import stretches
 
@@ -177,6 +178,8 @@ class OutputFiles:
         self._layout = layout
         self._paths = _partial_files(output, layout)
         self._handles: list[int] = []
+        self._direct: list[DirectFile] = []
+        self._writes: list[threading.Lock] = []
         self._lock = None if hasattr(os, "pwrite") else threading.Lock()
         try:
             with disk_errors(output):
@@ -194,6 +197,8 @@ class OutputFiles:
             flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | (0 if keep else os.O_TRUNC)
             fd = os.open(path, flags, 0o644)
             self._handles.append(fd)
+            self._direct.append(DirectFile(path))
+            self._writes.append(threading.Lock())
             os.ftruncate(fd, f.size)
             for offset, content in f.fixed:
                 self._pwrite(fd, offset, memoryview(content))
@@ -204,14 +209,14 @@ class OutputFiles:
         """Whether headers and padding are on the disk as they should be."""
         return all(
             all(self._intact(number, offset, memoryview(content)) for offset, content in f.fixed)
-            and not any(self.read(number, Run(*gap)).any() for gap in self._layout.gaps(number))
+            and not any(self.read(number, *gap).any() for gap in self._layout.gaps(number))
             for number, f in enumerate(self._layout.files)
         )
 
     def _intact(self, number: int, offset: int, content: memoryview) -> bool:
         step = 1 << 20
         chunks = ((at, content[at : at + step]) for at in range(0, len(content), step))
-        return all(self.read(number, Run(offset + at, len(chunk))).tobytes() == chunk for at, chunk in chunks)
+        return all(self.read(number, offset + at, len(chunk)).tobytes() == chunk for at, chunk in chunks)
 
     @staticmethod
     def present(output: Path, layout: Layout) -> bool:
@@ -224,24 +229,25 @@ class OutputFiles:
     def write(self, file: int, run: Run, data: np.ndarray) -> None:
         """Bytes, uint8 [run.total], into their stretches of the file."""
         fd, view = self._handles[file], memoryview(data)
-        with disk_errors(self.output):
+        # The file system lets one thread write a file at a time, and others would spin until it is their turn.
+        with disk_errors(self.output), self._writes[file]:
             if run.count > 1 and stretches.available:
                 stretches.write(fd, run.offset, run.stride, data.reshape(run.count, run.nbytes))
                 return
             for i in range(run.count):
                 self._pwrite(fd, run.offset + i * run.stride, view[i * run.nbytes : (i + 1) * run.nbytes])
 
-    def read(self, file: int, run: Run) -> np.ndarray:
-        """Bytes, uint8 [run.total]. Raises UserError when the file ends before them."""
-        out = np.empty(run.total, np.uint8)
-        fd, view, got = self._handles[file], memoryview(out), 0
+    def read(self, file: int, offset: int, nbytes: int) -> np.ndarray:
+        """Bytes of a file, uint8, from the disk where the system can. Good until this thread reads again.
+
+        Raises UserError when the file ends before them.
+        """
         with disk_errors(self.output):
-            if run.count > 1 and stretches.available:
-                got = stretches.read(fd, run.offset, run.stride, out.reshape(run.count, run.nbytes))
-            else:
-                for i in range(run.count):
-                    got += self._pread(fd, run.offset + i * run.stride, view[i * run.nbytes : (i + 1) * run.nbytes])
-        if got != run.total:
+            out = self._direct[file].read(offset, nbytes)
+            if out is None:
+                out = np.empty(nbytes, np.uint8)
+                out = out[: self._pread(self._handles[file], offset, memoryview(out))]
+        if out.size != nbytes:
             raise UserError(f"{self._paths[file]} became shorter while it was written.", "Run the conversion again.")
         return out
 
@@ -251,14 +257,16 @@ class OutputFiles:
                 os.fsync(fd)
 
     def drop_cache(self) -> None:
-        """Ask the system to forget the pages, so that the check reads the disk and not the memory; a hint only."""
+        """Where the disk can not be read directly, ask the system to forget the pages; a hint only."""
         if hasattr(os, "posix_fadvise"):
-            for fd in self._handles:
+            for fd in [fd for fd, direct in zip(self._handles, self._direct, strict=True) if not direct.available]:
                 with contextlib.suppress(OSError):
                     os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         """All of them, whatever the disk says. Raises OSError where it said something."""
+        for direct in self._direct:
+            direct.close()
         handles, self._handles = self._handles, []
         problems = []
         for fd in handles:
