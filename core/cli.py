@@ -209,6 +209,8 @@ def _parser() -> _Parser:
         metavar="OUT",
         help="file or folder to write; default: beside PATH, named by the target",
     )
+    limits = convert.add_argument_group("instead of one format: the mix that loses least within a size; it is measured")
+    cli_budget.add_limits(limits)
     convert.add_argument("--resume", action="store_true", help="go on with an interrupted run of the same job")
     convert.add_argument("--overwrite", action="store_true", help="replace an existing output file")
     convert.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")

@@ -1,4 +1,7 @@
-"""`bitsmith budget`: which format each weight gets so that the file takes at most so many bytes, found by measuring."""
+"""`bitsmith budget`: which format each weight gets so that the file takes at most so many bytes, found by measuring.
+
+`bitsmith convert --size` does the same on its way.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from core.budget.table import Sensitivities
     from core.budget.wish import Wish
     from core.checkpoint.base import Checkpoint
+    from core.recipe import Recipe
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
@@ -31,11 +35,7 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
 
     p = command("budget", "Find the recipe of mixed formats that loses least within a size, by measuring each weight.")
     p.add_argument("source", type=Path, metavar="SOURCE")
-    p.add_argument("--size", metavar="SIZE", help="of the output at most: 80MB, 4.5GiB, or a number of bytes")
-    p.add_argument("--device", metavar="NAME", help="instead: what fits there; see 'bitsmith devices --known'")
-    p.add_argument("--memory", metavar="SIZE", help="instead: what fits into so much memory")
-    p.add_argument("--context", type=int, default=8192, metavar="N", help="tokens, for both; default: 8192")
-    p.add_argument("--cache-type", default="f16", metavar="SCHEME", help="of its cache; see 'bitsmith cache'")
+    add_limits(p)
     p.add_argument("--curve", action="store_true", help="print the curve of quality and size")
     p.add_argument(
         "--container", default="gguf", metavar="KIND", help="gguf (default), compressed-tensors, mlx, gptq …"
@@ -61,32 +61,78 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
     p.set_defaults(transform=[], alpha=None, aim=False, chat=False)
 
 
+def add_limits(p: argparse._ActionsContainer) -> None:
+    """How large the output may be."""
+    p.add_argument("--size", metavar="SIZE", help="of the output at most: 80MB, 4.5GiB, or a number of bytes")
+    p.add_argument("--device", metavar="NAME", help="instead: what fits there; see 'bitsmith devices --known'")
+    p.add_argument("--memory", metavar="SIZE", help="instead: what fits into so much memory")
+    p.add_argument("--context", type=int, default=8192, metavar="N", help="tokens, for both; default: 8192")
+    p.add_argument("--cache-type", default="f16", metavar="SCHEME", help="of its cache; see 'bitsmith cache'")
+
+
+def has_limit(args: argparse.Namespace) -> bool:
+    """Whether the options say how large the output may be. Raises UserError where they do so twice."""
+    given = sum(x is not None for x in (args.size, args.device, args.memory))
+    if given > 1:
+        raise UserError("Several budgets are given.", "Give one of --size, --device and --memory.")
+    return given == 1
+
+
+def best_within(args: argparse.Namespace, checkpoint: Checkpoint, token: CancelToken) -> Recipe:
+    """The mix that loses least, for a conversion whose options say how large its output may be; it is printed, too.
+
+    --to says for which programs. Raises UserError for options that decide formats themselves, and those of `budget`;
+    Cancelled.
+    """
+    from core.budget.wish import Wish
+    from core.cli_calibration import calibrated_of
+    from core.formats import Method
+    from core.methods.choice import Calibrated, DataMethod
+    from core.output import check_file
+    from core.targets import find_target
+
+    deciding = ("recipe", "rule", "keep", "keep_group", "keep_first", "keep_last", "misfit", "kv_cache")
+    if given := next((name for name in deciding if getattr(args, name) not in (None, [])), ""):
+        raise UserError(
+            f"A size decides the formats, and so does --{given.replace('_', '-')}.",
+            "Leave one of them out; 'bitsmith budget' writes a recipe that can be changed.",
+        )
+    if args.method in {m.value for m in Method} - {Method.SEARCH.value}:
+        raise UserError(
+            f"Sensitivities are not measured with {args.method}.", "Measure with 'importance' or 'clip-search'."
+        )
+    if args.output is not None and not args.output.is_dir():
+        check_file(args.output, args.overwrite or args.resume, [checkpoint])
+    container = find_target(args.to).ecosystem.lower() if args.to else ""
+    wish = Wish(container or "gguf", calibrated=calibrated_of(args, Calibrated(DataMethod.IMPORTANCE)))
+    limit = _limit(args, checkpoint)
+    assert limit is not None
+    found, chosen = _measured(checkpoint, wish, limit, token, quiet=args.json)
+    assert chosen is not None
+    if not args.json:
+        print("\n".join(_lines(found, limit, chosen, ())))
+    return chosen.recipe
+
+
 def budget(args: argparse.Namespace, token: CancelToken) -> int:
-    from core.budget.recipes import best, check_budget, curve
+    from core.budget.recipes import curve
     from core.checkpoint import open_checkpoint
     from core.output import check_file
 
     wish = _wish(args)
-    if sum(x is not None for x in (args.size, args.device, args.memory)) > 1:
-        raise UserError("Several budgets are given.", "Give one of --size, --device and --memory.")
+    limited = has_limit(args)
     if args.output is not None and not args.output.absolute().parent.is_dir():
         raise UserError(f"{args.output} can not be written.", "Choose another place.")
     with open_checkpoint(args.source) as checkpoint:
         if args.output is not None:
             check_file(args.output, args.overwrite, [checkpoint])
-        limit = _limit(args, checkpoint)
-        if limit is None and not args.curve:
+        if not limited and not args.curve:
             raise UserError("No budget is given.", "Add --size 4GB, --device with a name, or --curve to see all sizes.")
-        if limit is None and args.output is not None:
+        if not limited and args.output is not None:
             raise UserError("The curve has many recipes.", "Add --size to say which one to write.")
-        if limit is not None:
-            _check_early(checkpoint, wish, limit)
-        found = _drive(checkpoint, wish, token, quiet=args.json)
+        limit = _limit(args, checkpoint)
+        found, chosen = _measured(checkpoint, wish, limit, token, quiet=args.json)
         points = curve(found) if args.curve else ()
-        chosen = None
-        if limit is not None:
-            check_budget(found, limit)
-            chosen = best(found, limit, checkpoint)
     if chosen is not None and args.output is not None:
         _write(args.output, chosen.recipe.to_json() + "\n")
     if args.json:
@@ -99,6 +145,18 @@ def budget(args: argparse.Namespace, token: CancelToken) -> int:
     if chosen is not None and args.output is not None:
         print(f"{args.output} written; use it with: bitsmith convert {args.source} --recipe {args.output}")
     return 0
+
+
+def _measured(
+    checkpoint: Checkpoint, wish: Wish, limit: int | None, token: CancelToken, quiet: bool
+) -> tuple[Sensitivities, Point | None]:
+    """What each weight costs, and the best mix within a limit where there is one."""
+    from core.budget.recipes import best
+
+    if limit is not None:
+        _check_early(checkpoint, wish, limit)
+    found = _drive(checkpoint, wish, token, quiet)
+    return found, None if limit is None else best(found, limit, checkpoint)
 
 
 def parse_size(text: str) -> int:

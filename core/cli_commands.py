@@ -13,6 +13,7 @@ from typing import Any
 
 from core.catalog import base_of, bits_text, granularity_text, kind_of, readers, use_of, uses
 from core.checkpoint import Checkpoint, open_checkpoint
+from core.cli_budget import best_within, has_limit
 from core.cli_calibration import calibrated_of, method_of
 from core.errors import UserError
 from core.format_table import format_table
@@ -211,12 +212,15 @@ def _print_summary(made: Plan) -> None:
 
 
 def convert(args: argparse.Namespace, token: CancelToken) -> int:
-    recipe = recipe_of(args)
+    limited = has_limit(args)
+    recipe = Recipe("") if limited else recipe_of(args)
     if args.threads is not None and args.threads < 1:
         raise UserError("At least one thread is needed.", "Give --threads 1 or more.")
     with open_checkpoint(args.path) as checkpoint:
+        if limited:
+            recipe = best_within(args, checkpoint, token)
         made = make_plan(checkpoint, recipe)
-        output = args.output or default_output(checkpoint, made)
+        output = args.output or default_output(checkpoint, made, "mix" if limited else "")
         if not args.json:
             _print_summary(made)
         if not args.resume and unfinished(output, made):
@@ -252,12 +256,13 @@ def _print_serving(commands: Sequence[Command]) -> None:
             print(f"    {command.note}")
 
 
-def default_output(checkpoint: Checkpoint, made: Plan) -> Path:
-    """Beside the source, or in the folder that is set for results: its name, the target, and '.gguf' for a file."""
+def default_output(checkpoint: Checkpoint, made: Plan, kind: str = "") -> Path:
+    """Beside the source, or in the folder that is set for results: its name, the target's unless another `kind` is
+    given, and '.gguf' for a file."""
     path = Path(checkpoint.path).absolute()
     stem = path.name if path.is_dir() else path.stem
     return (results_folder() or path.parent) / (
-        f"{stem}-{made.target.name}" + ("" if made.target.is_folder else ".gguf")
+        f"{stem}-{kind or made.target.name}" + ("" if made.target.is_folder else ".gguf")
     )
 
 

@@ -314,3 +314,66 @@ def test_bad_budgets_are_refused_before_anything_is_measured(
     message = capsys.readouterr().err.splitlines()
     assert said in message[0]
     assert len(message) == 2
+
+
+CALIBRATED = ["--samples", "4", "--length", "24"]
+
+
+def test_a_conversion_finds_its_mix_itself(
+    tiny: Callable[[str], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, file, folder = tiny("llama3"), tmp_path / "out.gguf", tmp_path / "out"
+    assert main(["convert", str(source), *CALIBRATED, "--size", "150kB", "-o", str(file)]) == 0
+    said = capsys.readouterr().out
+    assert said.index("predicted KL") < said.index("done in")
+    assert 140_000 < file.stat().st_size <= 150_000
+    words = ["convert", str(source), *CALIBRATED, "--to", "mlx-4bit-g64", "--size", "170kB", "-o", str(folder)]
+    assert main(words) == 0
+    assert 160_000 < sum(f.stat().st_size for f in folder.iterdir()) <= 170_000
+
+
+def test_a_memory_too_small_for_16_bits_gets_a_mix_beside_cache_and_workspace(
+    tiny: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source, file, context = tiny("llama3"), tmp_path / "out.gguf", 200
+    with open_checkpoint(source) as checkpoint:
+        shape = model_shape(checkpoint)
+    assert shape is not None
+    beside = kv_bytes(shape, context) + workspace_bytes(shape, context)
+    words = ["--memory", str(beside + 150_000), "--context", str(context), "-o", str(file)]
+    assert main(["convert", str(source), *CALIBRATED, *words]) == 0
+    assert 140_000 < file.stat().st_size <= 150_000
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rule", "ffn=Q8_0"], "so does --rule"),
+        (["--keep-first", "1"], "so does --keep-first"),
+        (["--method", "gptq"], "Sensitivities are not measured with GPTQ"),
+        (["--method", "round-to-nearest"], "Sensitivities are not measured with round-to-nearest"),
+        (["--memory", "1GB"], "Several budgets"),
+        (["--to", "modelopt-nvfp4"], "There are no mixed recipes for 'modelopt'"),
+        (["-o", "there.gguf"], "exists already"),
+    ],
+)
+def test_what_goes_not_with_a_size_is_refused_before_anything_is_measured(
+    words: list[str],
+    said: str,
+    tiny: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.gguf").write_bytes(b"something")
+    assert main(["convert", str(tiny("llama2")), *CALIBRATED, "--size", "100kB", *words]) == 1
+    assert said in capsys.readouterr().err
+    assert not list(cache_folder().glob("budget-*"))
+
+
+def test_a_mix_is_not_named_like_a_format(tiny: Callable[[str], Path], tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    source.symlink_to(tiny("llama2"))
+    assert main(["convert", str(source), *WORDS[:2], "--size", "100kB"]) == 0
+    assert (tmp_path / "model-mix.gguf").is_file()
