@@ -44,8 +44,8 @@ def cost(source: Path, words: tuple[str, ...], *more: str) -> dict[str, float]:
         return {"cpu": used, "wall": time.monotonic() - start, "peak": peak}
 
 
-def write_two_blocks(folder: Path) -> None:
-    """A Llama folder of two blocks of 8 B's shape, random bfloat16, with a byte-level tokenizer."""
+def write_blocks(folder: Path, layers: int = LAYERS, vocab: int = VOCAB) -> None:
+    """A Llama folder of a few blocks of 8 B's shape, random bfloat16, with a byte-level tokenizer."""
     import torch
     from safetensors.torch import save_file
     from tiny_models import byte_tokens, tokenizer_json
@@ -60,8 +60,8 @@ def write_two_blocks(folder: Path) -> None:
         "intermediate_size": INNER,
         "num_attention_heads": HEADS,
         "num_key_value_heads": KV_HEADS,
-        "num_hidden_layers": LAYERS,
-        "vocab_size": VOCAB,
+        "num_hidden_layers": layers,
+        "vocab_size": vocab,
         "max_position_embeddings": 8192,
         "rms_norm_eps": 1e-5,
         "tie_word_embeddings": True,
@@ -69,11 +69,11 @@ def write_two_blocks(folder: Path) -> None:
     }
     (folder / "config.json").write_text(json.dumps(config))
     tokens = ["<|start|>", "<|end|>", *byte_tokens(), "Ġt", "he"]
-    tokens += [f"<|x{i}|>" for i in range(VOCAB - len(tokens))]
+    tokens += [f"<|x{i}|>" for i in range(vocab - len(tokens))]
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(tokens)), encoding="utf-8")
     rng, width = torch.Generator().manual_seed(0), HIDDEN // HEADS * KV_HEADS
-    shapes = {"model.embed_tokens.weight": (VOCAB, HIDDEN)}
-    for i in range(LAYERS):
+    shapes = {"model.embed_tokens.weight": (vocab, HIDDEN)}
+    for i in range(layers):
         at = f"model.layers.{i}."
         rows = {"q": HIDDEN, "k": width, "v": width, "o": HIDDEN}
         shapes |= {f"{at}self_attn.{n}_proj.weight": (r, HIDDEN) for n, r in rows.items()}
@@ -81,13 +81,13 @@ def write_two_blocks(folder: Path) -> None:
         shapes[at + "mlp.down_proj.weight"] = (HIDDEN, INNER)
     weights = {n: (torch.randn(s, generator=rng) * s[1] ** -0.5).to(torch.bfloat16) for n, s in shapes.items()}
     norms = ["model.norm.weight"]
-    norms += [f"model.layers.{i}.{n}_layernorm.weight" for i in range(LAYERS) for n in ("input", "post_attention")]
+    norms += [f"model.layers.{i}.{n}_layernorm.weight" for i in range(layers) for n in ("input", "post_attention")]
     weights |= {n: torch.ones(HIDDEN, dtype=torch.bfloat16) for n in norms}
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 def memory(folder: Path) -> None:
-    write_two_blocks(folder)
+    write_blocks(folder)
     width = HIDDEN // HEADS * (2 * HEADS + 2 * KV_HEADS)
     block = 4 * HIDDEN * (width + 3 * INNER)
     tokens = 4 * SAMPLES * LENGTH * (INNER + 2 * HIDDEN)
