@@ -148,10 +148,15 @@ def _kernel_trials() -> list[Check]:
                  f"Its self-test fails on {one.backend}: {privacy.without_paths(one.reason)}.",
                  "Set BITSMITH_ISA=reference, and report this; files that it wrote may be wrong.")
            for one in found if one.reason]  # fmt: skip
-    good = [f"{one.op} {one.variant}".rstrip() for one in found if not one.reason]
+    good: dict[str, list[str]] = {}
+    for one in found:
+        if not one.reason:
+            good.setdefault(one.op, []).extend([one.variant] if one.variant else [])
     if not good:
         return bad
-    text = f"{len(good)} give the reference's bits with {found[0].backend}: {', '.join(good)}."
+    count = sum(max(1, len(variants)) for variants in good.values())
+    names = "; ".join(f"{op} of {', '.join(variants)}" if variants else op for op, variants in good.items())
+    text = f"{count} give the reference's bits with {found[0].backend}: {names}."
     return [Check("Self-test of compiled kernels", GREEN, text), *bad]
 
 
