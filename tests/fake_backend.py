@@ -75,6 +75,10 @@ class FakeBackend:
         assert not any(model.closed for model in models)
         return LogitDifference(5 + len(answer), 0.0031, 0.0004, 1.0)
 
+    def refuses(self, cache: str, device: str) -> str:
+        runs = ("F16", "Q8_0", "Q4_0", "Q8_0/Q4_0") if device == "cpu" else ("F16",)
+        return "" if cache in runs else f"The engine keeps no cache in {cache}. Choose one of {', '.join(runs)}."
+
     def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
         for step in range(5):
             token.check()
@@ -97,7 +101,11 @@ class FakeBackend:
                 word = OTHER.get(number, word)
             yield Piece(side, hash(word) % 50000, word, 0.02 if number == 5 else 1.6)
         found = measured(side, question.tokens, self.slow)
-        return replace(found, device=model.setup.device, device_memory=model.device_memory)
+        planned = {"F16": 47_185_920, "Q8_0": 25_067_520, "Q4_0": 13_271_040, "Q8_0/Q4_0": 19_169_280}[
+            model.setup.cache
+        ]
+        cache = {"cache": model.setup.cache, "cache_planned": planned, "cache_allocated": planned + 2_180_000}
+        return replace(found, device=model.setup.device, device_memory=model.device_memory, **cache)
 
     def shapes(self, paths: tuple[Path | None, Path | None], models: tuple[Any, Any]) -> tuple[Shape, ...]:
         if not any(paths):

@@ -26,7 +26,7 @@ SIDES = ("Source", "Quantized")  # the two columns, in this order everywhere
 class Setup:
     """How a file is loaded. arithmetic: of `ARITHMETICS`. context: tokens that the cache can hold.
 
-    device: 'cpu', 'gpu:0' …; fallback: on the processor where it can not run there.
+    device: 'cpu', 'gpu:0' …; fallback: on the processor where it can not run there. cache: text of a CacheScheme.
     """
 
     path: Path
@@ -34,6 +34,7 @@ class Setup:
     context: int = 2048
     device: str = "cpu"
     fallback: bool = False
+    cache: str = "F16"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,8 @@ class Measured:
 
     bytes_per_token: weights that a single step reads. bound_fraction: bandwidth bound ÷ measured time per token.
     energy: joules a token; energy_reason: why there is none. disturbed: what else ran meanwhile. device: where it ran.
+    cache: what keys and values were kept in; cache_planned: bytes by its formula, for all the places that were asked
+    for; cache_allocated: what the engine took for it and for its buffers.
     """
 
     prompt_tokens: int
@@ -144,6 +147,9 @@ class Measured:
     disturbed: str = ""
     device: str = "cpu"
     device_memory: DeviceMemory | None = None
+    cache: str = "F16"
+    cache_planned: int | None = None
+    cache_allocated: int | None = None
 
 
 @dataclass(frozen=True)
@@ -214,6 +220,9 @@ class Backend(Protocol):
 
     def devices(self) -> Devices:
         """The GPUs of this computer; may take seconds."""
+
+    def refuses(self, cache: str, device: str) -> str:
+        """Why keys and values can not be kept in this scheme there, in a sentence; '' where they can."""
 
     def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
         """Returns a Model. Raises UserError with the tensor's name."""

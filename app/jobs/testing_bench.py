@@ -74,6 +74,7 @@ class Slot:
     model: Any = None
     setup: Setup | None = None
     device: str = "cpu"
+    cache: str = "F16"  # text of a CacheScheme
     memory: DeviceMemory | None = None
     error: BaseException | None = None
     pieces: list[Piece] = field(default_factory=list)
@@ -181,6 +182,12 @@ class Bench(QObject):
             self.slots[side].device = device
             self.slot_changed.emit(side)
 
+    def keep(self, side: int, cache: str) -> None:
+        """Keep a column's keys and values in this scheme from now on, in the same way."""
+        if not self.busy and self.slots[side].cache != cache:
+            self.slots[side].cache = cache
+            self.slot_changed.emit(side)
+
     def look_for_devices(self) -> None:
         """Once; torch takes seconds to say which GPUs there are."""
         if self.devices is None:
@@ -253,7 +260,7 @@ class Bench(QObject):
     def _wanted(self, slot: Slot) -> Wanted:
         assert slot.path is not None
         gpu = slot.device != CPU
-        setup = Setup(slot.path, self.arithmetic, self.context, slot.device, gpu and self.fallback)
+        setup = Setup(slot.path, self.arithmetic, self.context, slot.device, gpu and self.fallback, slot.cache)
         if slot.model is not None and slot.setup == setup:
             return Wanted(slot.side, setup, slot.model)
         stale, slot.model, slot.setup = slot.model, None, None

@@ -34,6 +34,7 @@ from core.runtime.sweep import BATCHES, Sweep, SweepPoint, sweep_data
 
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
+    from core.kv.scheme import CacheScheme
     from core.runtime.load import LoadedModel
     from core.runtime.logits import LogitDifference
     from core.verdict.evaluation import Evaluation
@@ -77,6 +78,11 @@ class CoreBackend:
 
         reason, remedy = problem(Place(True))
         return Devices(tuple((place.name, name) for place, name in gpu_places()), reason, remedy if reason else "")
+
+    def refuses(self, cache: str, device: str) -> str:
+        from core.kv.scheme import CacheScheme
+
+        return why_not(CacheScheme.parse(cache), device)
 
     def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
         """Returns a CoreModel, warmed up, its tokenizer read."""
@@ -180,7 +186,7 @@ def _load(
         config = yield from in_background(partial(decoder_config, checkpoint), token, nothing)  # may start transformers
         context = capacity or min(setup.context, config.context)
         steps = loading(
-            checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], token=token,
+            checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], cache_dtype=_dtype(setup.cache), token=token,
             place=parse_place(setup.device), fallback=setup.fallback,
         )  # fmt: skip
         while True:
@@ -192,6 +198,29 @@ def _load(
     except BaseException:
         checkpoint.close()
         raise
+
+
+def why_not(scheme: CacheScheme, device: str) -> str:
+    """Why the engine of a device keeps no cache in this scheme, in a sentence; '' where it does."""
+    from core.kv.layout import check_engine
+    from core.runtime.load import GPU_CACHE_TYPES
+
+    try:
+        check_engine(scheme)
+    except UserError as error:
+        return str(error)
+    if device != "cpu" and scheme.dtype not in GPU_CACHE_TYPES:
+        return f"On a GPU the cache is of {', '.join(GPU_CACHE_TYPES)}. Choose one of these, or the CPU."
+    return ""
+
+
+def _dtype(cache: str) -> str:
+    from core.kv.layout import check_engine
+    from core.kv.scheme import CacheScheme
+
+    scheme = CacheScheme.parse(cache)
+    check_engine(scheme)
+    return scheme.dtype
 
 
 def _warm_up(model: CoreModel) -> None:
@@ -251,7 +280,22 @@ def _measured(side: int, model: CoreModel, result: Any, energy: Any) -> Measured
         kernels=uses,
         device=model.loaded.place.name,
         device_memory=model.device_memory,
+        cache=model.loaded.cache_dtype,
+        cache_planned=_planned_cache(model.loaded),
+        cache_allocated=getattr(engine, "nbytes", None),
     )
+
+
+def _planned_cache(loaded: LoadedModel) -> int | None:
+    """Bytes that the memory bar would say; of sliding layers it counts the window alone, the engine holds all."""
+    from core import memory
+    from core.kv.scheme import CacheScheme
+    from core.models import model_shape
+
+    shape = model_shape(loaded.checkpoint)
+    if shape is None:
+        return None
+    return memory.kv_bytes(shape, loaded.capacity, loaded.sequences, CacheScheme.parse(loaded.cache_dtype))
 
 
 class _AsResult:
@@ -395,6 +439,10 @@ def _sequences(order: SweepOrder, room: int) -> int:
 # ---- history ---------------------------------------------------------------------------------------------------------
 
 
+def _number(value: int | None) -> float | None:
+    return None if value is None else float(value)
+
+
 def _answer_result(entry: AnswerEntry) -> StoredResult:
     numbers: list[Number] = []
     details: dict[str, Any] = {
@@ -416,6 +464,8 @@ def _answer_result(entry: AnswerEntry) -> StoredResult:
                 Number(f"{side}: generation", "tokens/s", measured.decode_rate),
                 Number(f"{side}: peak memory", "B", float(measured.peak_memory)),
                 Number(f"{side}: weights", "B", float(measured.weight_bytes)),
+                Number(f"{side}: KV cache, planned", "B", _number(measured.cache_planned)),
+                Number(f"{side}: KV cache and buffers", "B", _number(measured.cache_allocated)),
                 Number(f"{side}: bytes read per token", "B", float(measured.bytes_per_token)),
                 Number(f"{side}: share of the bandwidth bound", "share", measured.bound_fraction),
                 Number(f"{side}: energy per token", "J", measured.energy),
@@ -431,7 +481,8 @@ def _answer_result(entry: AnswerEntry) -> StoredResult:
     names = " and ".join(setup.path.name for setup in setups)
     pairs = zip(entry.setups, entry.measured, strict=True)
     held = [contract_text(ARITHMETICS[s.arithmetic], parse_place(m.device)) for s, m in pairs if s and m]
-    contract = f"{' and '.join(dict.fromkeys(held))}, cache F16"
+    caches = " and ".join(dict.fromkeys(m.cache for m in entry.measured if m is not None))
+    contract = f"{' and '.join(dict.fromkeys(held))}, cache {caches}"
     return new_result("generate", f"Generate: {names}", contract, numbers, details)
 
 

@@ -39,6 +39,8 @@ MEASURES = (
         units.format_bytes,
     ),
     Measure("Weights", "weights", lambda m: m.weight_bytes, units.format_bytes),
+    Measure("KV cache, planned", "KV cache", lambda m: m.cache_planned, units.format_bytes),
+    Measure("KV cache and buffers, allocated", "KV cache", lambda m: m.cache_allocated, units.format_bytes),
     Measure("Bytes read per token", "bytes read per token", lambda m: m.bytes_per_token, units.format_bytes),
     Measure("Share of the bandwidth bound", "bandwidth bound", lambda m: m.bound_fraction, units.format_percent, 1),
     Measure("Energy per token", "energy per token", lambda m: m.energy, lambda joules: f"{joules:.3f} J"),
@@ -67,10 +69,16 @@ def number_rows(a: Measured | None, b: Measured | None) -> list[NumberRow]:
             continue
         sides = [None if gpu and value is None else m for m, value in zip((a, b), values, strict=True)]
         texts = [_text(m, measure, value) for m, value in zip(sides, values, strict=True)]
-        notes = [m.energy_reason if m and measure.name.startswith("Energy") else "" for m in (a, b)]
+        notes = [_note(m, measure) if m is not None else "" for m in (a, b)]
         ratio = ratio_text(*values) if measure.better else "–"
         rows.append(NumberRow(measure.name, measure.term, (texts[0], texts[1]), ratio, (notes[0], notes[1])))
     return rows
+
+
+def _note(measured: Measured, measure: Measure) -> str:
+    if measure.name.startswith("Energy"):
+        return measured.energy_reason
+    return f"Keys and values in {measured.cache}" if measure.term == "KV cache" else ""
 
 
 def _text(measured: Measured | None, measure: Measure, value: float | None) -> str:

@@ -5,15 +5,18 @@ from __future__ import annotations
 from PySide6.QtCore import QSize
 from PySide6.QtWidgets import QCheckBox, QDoubleSpinBox, QGridLayout, QHBoxLayout, QLineEdit, QPlainTextEdit, QWidget
 
-from app.jobs.testing import Question, Sampling
+from app.jobs.testing import SIDES, Question, Sampling
+from app.jobs.testing_bench import Bench
+from app.pages.test.cache_combo import CacheCombo
 from app.theme import SPACE_1, SPACE_2, SPACE_3
-from app.widgets.basics import Card, number_box
+from app.widgets.basics import Card, number_box, set_available
 from app.widgets.calm import CalmCombo
 from app.widgets.text import explain, term
 
 DEFAULT_PROMPT = "The capital of France is"
 PROMPT_HEIGHT, LOW_HEIGHT = 56, 34  # px: two lines, and one
 LONGEST_ANSWER = 4096
+COLUMNS = 6  # of fields
 CONTRACTS = (  # keys of core.runtime.arithmetic.ARITHMETICS
     ("fast: int8", "fast"),
     ("exact: fp32", "exact"),
@@ -51,7 +54,7 @@ class PromptRow(QWidget):
 
 
 class AdvancedCard(Card):
-    """Sampling, stop strings, activations and context."""
+    """Sampling, stop strings, activations, context, and each column's cache."""
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent=parent)
@@ -64,7 +67,7 @@ class AdvancedCard(Card):
         self.repetition = _decimal("Repetition", 1.0, 2.0, 1.0, 0.05, "off")
         self.seed = number_box("Seed", 0, 2**31 - 1, 0, hint=explain("seed"))
         self.stop = QLineEdit()
-        self.stop.setPlaceholderText("none; several with ;")
+        self.stop.setPlaceholderText("none")
         self.stop.setAccessibleName("Stop strings")
         self.stop.setToolTip(f"{explain('stop strings')} Write \\n for a new line.")
         self.activations = CalmCombo()
@@ -73,7 +76,8 @@ class AdvancedCard(Card):
         self.activations.setAccessibleName("Activations")
         self.activations.setToolTip(explain("activations contract"))
         self.context = number_box("Context", 64, 131072, 2048, suffix=" tokens", hint=explain("context"))
-        self.fallback = QCheckBox("if the GPU can not")
+        self.caches = tuple(CacheCombo(f"KV cache of the {title.lower()} file") for title in SIDES)
+        self.fallback = QCheckBox("allowed")
         self.fallback.setAccessibleName("CPU instead, if the GPU can not")
         self.fallback.setToolTip(explain("CPU instead"))
         grid = QGridLayout()
@@ -90,17 +94,24 @@ class AdvancedCard(Card):
             ("Activations", "activations contract", self.activations),
             ("Context", "context", self.context),
             ("CPU instead", "CPU instead", self.fallback),
+            *((f"Cache, {title.lower()}", "cache format", box) for title, box in zip(SIDES, self.caches, strict=True)),
         )
         for number, (title, word, control) in enumerate(fields):
-            row, column = divmod(number, 5)
+            row, column = divmod(number, COLUMNS)
             name = term(word, title, "caption")
             name.setBuddy(control)
             grid.addWidget(name, 2 * row, column)
             grid.addWidget(control, 2 * row + 1, column)
-        for column in range(5):
+        for column in range(COLUMNS):
             grid.setColumnStretch(column, 1)
         self.layout().setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         self.add(grid)
+
+    def show_cache(self, bench: Bench, side: int) -> None:
+        """What a column's keys and values are kept in, and what its engine does not keep them in."""
+        slot, chooser = bench.slots[side], self.caches[side]
+        chooser.show_cache(slot.cache, lambda cache: bench.backend.refuses(cache, slot.device))
+        set_available(chooser, "Wait until the running work has ended, or cancel it." if bench.busy else "")
 
     def sampling(self) -> Sampling:
         return Sampling(

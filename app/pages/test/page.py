@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QPoint
@@ -131,7 +132,7 @@ class TestPage(Page):
         self.cancel = button("Cancel", bench.cancel, icon="x", hint="Stop; what has come so far stays in view")
         self.more = button("Advanced", self._toggle_advanced, icon="sliders-horizontal")
         self.more.setCheckable(True)
-        self.more.setToolTip("Sampling, stop strings, activations and context")
+        self.more.setToolTip("Sampling, stop strings, activations, context and cache")
         self.reason = label("", "muted")
         self.columns = (FileColumn(bench.slots[0]), FileColumn(bench.slots[1]))
         self.prompt = PromptRow()
@@ -221,6 +222,8 @@ class TestPage(Page):
             column.place_asked.connect(bench.place)
             column.place_asked.connect(lambda *_place: self.quality.look_at_files())
             column.same_asked.connect(self._take_same)
+        for side, chooser in enumerate(self.advanced.caches):
+            chooser.chosen.connect(partial(bench.keep, side))
         bench.slot_changed.connect(self._on_slot)
         bench.memory_changed.connect(lambda side: self.columns[side].refresh(bench))
         bench.devices_changed.connect(self._show_devices)
@@ -307,6 +310,7 @@ class TestPage(Page):
 
     def _on_slot(self, side: int) -> None:
         self.columns[side].refresh(self.bench)
+        self.advanced.show_cache(self.bench, side)
         if not self.bench.busy:
             self._refresh()
 
@@ -380,6 +384,8 @@ class TestPage(Page):
         for column in self.columns:
             column.set_loads(not judging)
             column.refresh(bench)
+        for side in (0, 1):
+            self.advanced.show_cache(bench, side)
 
 
 def _numbers_table() -> TablePanel:
