@@ -5,7 +5,7 @@ from __future__ import annotations
 from core.units import format_count
 from kernels import gpu
 from kernels.dispatch import Tally
-from kernels.gpu import conversion
+from kernels.gpu.backends import conversion
 
 
 def encoded_on(tally: Tally) -> tuple[str, ...]:

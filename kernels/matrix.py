@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from kernels import cpu, dispatch
-from kernels.gpu import backends as _gpu_backends  # noqa: F401  (registers the GPU's products)
-from kernels.gpu import encoder_backends as _gpu_encoders  # noqa: F401  (and its encoders)
-from kernels.gpu import step_backends as _gpu_steps  # noqa: F401  (and what lies between products)
+from kernels.gpu.backends import encoders as _gpu_encoders  # noqa: F401  (and its encoders)
+from kernels.gpu.backends import products as _gpu_backends  # noqa: F401  (registers the GPU's products)
+from kernels.gpu.backends import steps as _gpu_steps  # noqa: F401  (and what lies between products)
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
 from kernels.reference import matrix as reference
 

@@ -21,7 +21,7 @@ from kernels.checks import group as _check_group
 from kernels.checks import matrix as _matrix
 from kernels.checks import scale_type as _check_scale_type
 from kernels.checks import weights as _weights
-from kernels.gpu import conversion as _conversion  # noqa: F401
+from kernels.gpu.backends import conversion as _conversion  # noqa: F401
 from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.reference import floats
 

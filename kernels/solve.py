@@ -16,7 +16,7 @@ import numpy as np
 
 from kernels import checks, cpu, dispatch
 from kernels import ops as _ops  # noqa: F401  (tells `dispatch` what else this machine has)
-from kernels.gpu import conversion
+from kernels.gpu.backends import conversion
 from kernels.reference import solve as reference
 
 

@@ -73,10 +73,10 @@ def check_place(place: Place, fallback: bool = False) -> None:
 
 
 def open_device(place: Place) -> Any:
-    """The `kernels.gpu.device.Device`. Raises UserError where nothing can run there."""
+    """The `kernels.gpu.runtime.device.Device`. Raises UserError where nothing can run there."""
     check_place(place)
-    from kernels.gpu.device import Device
-    from kernels.gpu.failures import OutOfMemory
+    from kernels.gpu.runtime.device import Device
+    from kernels.gpu.runtime.failures import OutOfMemory
 
     try:
         return Device(place.index)
@@ -86,7 +86,7 @@ def open_device(place: Place) -> Any:
 
 def device_matrices(device: Any, activations: Activations) -> Matrices:
     """What packs weights for a device, for programs with these activations."""
-    from kernels.gpu.matrices import DeviceMatrices
+    from kernels.gpu.runtime.matrices import DeviceMatrices
 
     return DeviceMatrices(device, activations)
 
@@ -138,7 +138,7 @@ def device_bytes(plan: WeightPlan, cache: CacheLayout, work: int) -> int:
 
 def weight_bytes(plan: WeightPlan) -> int:
     """About what packed weights take: as in the file and some percent, or in 16 bits where no decoder reads them."""
-    from kernels.gpu.layout import packed_row
+    from kernels.gpu.weights.layout import packed_row
     from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS
 
     total = 0.0

@@ -12,9 +12,9 @@ import numpy as np
 from core.runtime.device import Place, not_usable, out_of_memory
 from core.runtime.reading import Conversion
 from kernels.engine_report import KernelUse
-from kernels.gpu.device import Device
-from kernels.gpu.engine import GpuEngine
-from kernels.gpu.failures import OutOfMemory, SwitchedOff, forget
+from kernels.gpu.runtime.device import Device
+from kernels.gpu.runtime.engine import GpuEngine
+from kernels.gpu.runtime.failures import OutOfMemory, SwitchedOff, forget
 from kernels.program import Program
 
 

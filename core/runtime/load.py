@@ -39,7 +39,7 @@ from core.runtime.release import release_memory
 from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_weights
 from core.threads import worker_count
 from core.units import format_bytes, format_count
-from kernels.gpu.failures import OutOfMemory, SwitchedOff, forget
+from kernels.gpu.runtime.failures import OutOfMemory, SwitchedOff, forget
 from kernels.program import CacheLayout, Program
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from core.runtime.transformers_engine import TransformersEngine
     from core.runtime.transformers_model import Prepared
     from kernels.engine import Engine
-    from kernels.gpu.device import Device
+    from kernels.gpu.runtime.device import Device
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
 GPU_CACHE_TYPES = ("F16", "BF16", "F32")  # that the GPU's attention reads

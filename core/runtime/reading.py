@@ -20,7 +20,7 @@ class NoLayout(ValueError):
 
 
 class Matrices(Protocol):
-    """Makes matrices where a model is to run: `kernels.matrix`, or one of a GPU (`kernels.gpu.matrices`)."""
+    """Makes matrices where a model is to run: `kernels.matrix`, or one of a GPU (`kernels.gpu.runtime.matrices`)."""
 
     def from_blocks(
         self, kind: str, rows: int, columns: int, read: Callable[[int, int], np.ndarray], tensor_scale: float = 1.0

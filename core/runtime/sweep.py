@@ -164,8 +164,8 @@ def device_layer_sweep(
     Raises UserError where the place can not be used or its memory does not suffice, and ValueError for a format that
     no weights can be made in.
     """
-    from kernels.gpu.engine import timed_product
-    from kernels.gpu.failures import OutOfMemory, forget
+    from kernels.gpu.runtime.engine import timed_product
+    from kernels.gpu.runtime.failures import OutOfMemory, forget
 
     cancel, device = cancel or CancelToken(), open_device(place)
     name, rows, columns = shape

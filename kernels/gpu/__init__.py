@@ -1,6 +1,12 @@
 """The GPU's kernels, in Triton. This package imports everywhere; `state` says whether its kernels can run, and why not.
 
-`layout` packs weights (numpy alone); `products` multiplies, and is imported only where the state is ready.
+    weights      formats, and packing of weights (numpy alone)      backends    registers all with `kernels.dispatch`
+    products     weight-only, and of codes with codes               runtime     whole models: device, executor, graphs
+    attention    over the cache of keys and values                  selftest    a kernel proves itself once a card
+    steps        norms, rotary positions, activations               bench       measures a card
+    encoders     rounding to nearest, GPTQ                          compile     compiles for cards that are not there
+
+`operations` has a function for each operation, `launcher` starts kernels, `configurations` says how they are cut up.
 """
 
 from __future__ import annotations

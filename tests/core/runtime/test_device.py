@@ -20,8 +20,8 @@ from core.runtime.load import decoder_config, load
 from core.runtime.weights import plan_weights
 from kernels import gpu
 from kernels.gpu import GpuState
-from kernels.gpu.failures import OutOfMemory, forget, out_of_memory
-from kernels.gpu.flow import meets_products, read_by_attention, readers
+from kernels.gpu.runtime.failures import OutOfMemory, forget, out_of_memory
+from kernels.gpu.runtime.flow import meets_products, read_by_attention, readers
 from kernels.program import ActMul, Add, Attention, CacheLayout, Embed, Linear, Norm, Program, Rope
 
 
@@ -119,7 +119,7 @@ def test_room_is_checked_with_numbers(tmp_path: Path) -> None:
 
 
 def test_weights_that_no_decoder_reads_count_with_16_bits() -> None:
-    from kernels.gpu.layout import packed_row
+    from kernels.gpu.weights.layout import packed_row
 
     assert packed_row("Q4_0", 4096) == 4096 // 32 * 18
     assert packed_row("Q4_0", 64) == packed_row("Q4_0", 128)  # a whole tile

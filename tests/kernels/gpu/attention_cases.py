@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from interpreted import Traffic, exact_dot, tell
 
-from kernels.gpu import attend, launch
+from kernels.gpu import operations
+from kernels.gpu.attention import attend
 from kernels.gpu.configurations import AttentionConfiguration
 from kernels.reference.attention import LayerCache
 
@@ -19,10 +20,10 @@ DTYPES = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 def filled(
     slots: int, heads: int, capacity: int, width: int, dtype: str
-) -> tuple[launch.Cache, LayerCache, np.random.Generator]:
+) -> tuple[operations.Cache, LayerCache, np.random.Generator]:
     """Both caches with the same keys and values everywhere, through `store_cache`."""
     rng = np.random.default_rng(capacity * 1000 + width)
-    cache = launch.make_cache(slots, heads, capacity, width, DTYPES[dtype], "cpu")
+    cache = operations.make_cache(slots, heads, capacity, width, DTYPES[dtype], "cpu")
     known = LayerCache(slots, capacity, heads, width, dtype)
     k, v = rng.standard_normal((2, slots * capacity, heads, width)).astype(np.float32)
     sequences, positions = np.repeat(np.arange(slots), capacity), np.tile(np.arange(capacity), slots)
@@ -69,7 +70,9 @@ def tokens(
     attend.attention_configuration = lambda *_: Parts(0, 32, 4, 2, split)
     out = torch.empty_like(q)
     traffic.start({"keys": cache.keys, "values": cache.values, "q": q, "out": out})
-    found = launch.attend_tokens(q, cache, numbers(sequences), numbers(positions), context, scale, window, softcap, out)
+    found = operations.attend_tokens(
+        q, cache, numbers(sequences), numbers(positions), context, scale, window, softcap, out
+    )
     wanted = expected(q, known, sequences, positions, scale, window, softcap)
     past = np.minimum(positions + 1, window or context).sum()
     least = 2 * past * key_heads * width * q.element_size()
@@ -101,7 +104,7 @@ def prompt(
     q = whole.to(DTYPES[dtype])[:, 1:-1]  # a part of a fused projection
     starts = np.cumsum([0, *(count for _, _, count in runs)])
     attend.attention_configuration = lambda *_: AttentionConfiguration(rows, 32, 4, 2, 0)
-    found = launch.attend_prompt(
+    found = operations.attend_prompt(
         q, cache, numbers(starts), numbers([slot for slot, _, _ in runs]), numbers([first for _, first, _ in runs]),
         max(count for _, _, count in runs), width**-0.5, window, softcap,
     )  # fmt: skip
@@ -116,10 +119,10 @@ def storing() -> None:
     """What is outside of the cache is left out; all else is where it belongs, and nothing beside it is touched."""
     rng = np.random.default_rng(3)
     for dtype, width in (("F16", 80), ("BF16", 64), ("F32", 96)):
-        cache = launch.make_cache(2, 3, 5, width, DTYPES[dtype], "cpu")
+        cache = operations.make_cache(2, 3, 5, width, DTYPES[dtype], "cpu")
         k, v = (torch.from_numpy(rng.standard_normal((4, 3, width)).astype(np.float32)) for _ in range(2))
         sequences, positions = [1, 0, 2, 1], [4, 0, 1, 5]
-        launch.store_cache(k, v, cache, numbers(sequences), numbers(positions))
+        operations.store_cache(k, v, cache, numbers(sequences), numbers(positions))
         wanted = [torch.zeros_like(cache.keys) for _ in range(2)]
         for plane, source in zip(wanted, (k, v), strict=True):
             plane[1, :, 4], plane[0, :, 0] = source[0].to(plane.dtype), source[1].to(plane.dtype)
@@ -132,15 +135,15 @@ def storing() -> None:
 
 
 def refused() -> None:
-    cache = launch.make_cache(1, 2, 8, 64, torch.float16, "cpu")
+    cache = operations.make_cache(1, 2, 8, 64, torch.float16, "cpu")
     one, q = numbers([0]), torch.zeros((1, 4, 64), dtype=torch.float16)
     tries = {
-        "heads": lambda: launch.attend_tokens(torch.zeros((1, 3, 64)), cache, one, one, 8, 1.0),
-        "width": lambda: launch.attend_tokens(torch.zeros((1, 4, 80)), cache, one, one, 8, 1.0),
-        "wide": lambda: launch.attend_tokens(
-            torch.zeros((1, 2, 512)), launch.make_cache(1, 2, 8, 512, torch.float16, "cpu"), one, one, 8, 1.0
+        "heads": lambda: operations.attend_tokens(torch.zeros((1, 3, 64)), cache, one, one, 8, 1.0),
+        "width": lambda: operations.attend_tokens(torch.zeros((1, 4, 80)), cache, one, one, 8, 1.0),
+        "wide": lambda: operations.attend_tokens(
+            torch.zeros((1, 2, 512)), operations.make_cache(1, 2, 8, 512, torch.float16, "cpu"), one, one, 8, 1.0
         ),
-        "numbers": lambda: launch.attend_tokens(q, cache, one.long(), one, 8, 1.0),
+        "numbers": lambda: operations.attend_tokens(q, cache, one.long(), one, 8, 1.0),
     }
     for what, start in tries.items():
         try:

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from interpreted import exact_dot, scaled_dot, tell
 
-from kernels.gpu import bench, bench_clock, bench_peers, bench_step, configurations, products, tune, user_files
+from kernels.gpu import configurations, user_files
+from kernels.gpu.bench import clock as bench_clock
+from kernels.gpu.bench import peers as bench_peers
+from kernels.gpu.bench import run as bench
+from kernels.gpu.bench import step as bench_step
+from kernels.gpu.bench import tune
+from kernels.gpu.products import weight_only
 
 
 def module(name: str, **values: Any) -> None:
@@ -87,23 +93,23 @@ def out_of_time() -> None:
 def tuned() -> None:
     """What is kept is found again by the same product, and by no other; a candidate that is wrong or fails is none."""
     weights = bench_step.made_up("int4 g128", 64, 512, "cpu")
-    before = products.chosen(weights, 1)
+    before = weight_only.chosen(weights, 1)
     key = configurations.tuned_key(1, 64, weights.form.words, weights.form.tiles(512), weights.nbytes)
     best = configurations.Configuration("vector", 16, 2, 1, 2)
     kept = configurations.keep_tuned("cpu", key, best)
-    others = [products.chosen(weights, 2), products.chosen(bench_step.made_up("int4 g128", 96, 512, "cpu"), 1)]
-    tell(tuned=kept and products.chosen(weights, 1) == best != before, others=best not in others,
+    others = [weight_only.chosen(weights, 2), weight_only.chosen(bench_step.made_up("int4 g128", 96, 512, "cpu"), 1)]
+    tell(tuned=kept and weight_only.chosen(weights, 1) == best != before, others=best not in others,
          measured=configurations.measured("cpu"))  # fmt: skip
-    whole = products.product
+    whole = weight_only.product
 
-    def odd(x: torch.Tensor, w: products.Weights, how: configurations.Configuration) -> torch.Tensor:
+    def odd(x: torch.Tensor, w: weight_only.Weights, how: configurations.Configuration) -> torch.Tensor:
         if how.split == 4:
             raise RuntimeError("out of resource: shared memory")
         return whole(x, w, how) * (2 if how.split == 2 else 1)
 
-    products.product = odd  # type: ignore[assignment]
+    weight_only.product = odd  # type: ignore[assignment]
     _, first, found, gain = tune._best(bench_clock.Clock("cpu"), bench.TINY, "int4 g128", 48, 1024, 3)
-    products.product = whole
+    weight_only.product = whole
     tell(chosen=found.split, first=first.split, gain=gain)
 
 

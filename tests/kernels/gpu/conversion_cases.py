@@ -27,7 +27,8 @@ from core.progress import CancelToken
 from core.recipe import Recipe
 from core.run import run
 from kernels import dispatch, gpu, ops, solve  # noqa: F401  (solve registers)
-from kernels.gpu import conversion, launch, selftest, user_files
+from kernels.gpu import operations, selftest, user_files
+from kernels.gpu.backends import conversion
 
 ROUND = (
     *("w4a16-g32", "Q8_0", "MXFP4", "fp8-block", "nvfp4a16"),
@@ -76,7 +77,7 @@ def main() -> None:
 
 def troubles(model: Path, folder: Path, expected_of: str) -> None:
     """Memory that runs out for some blocks, a kernel that fails in use, and one whose self-test fails."""
-    whole, calls = launch.encode_groups, [0]
+    whole, calls = operations.encode_groups, [0]
 
     def short_of_memory(*arguments: object) -> object:
         calls[0] += 1
@@ -89,12 +90,12 @@ def troubles(model: Path, folder: Path, expected_of: str) -> None:
 
     recipe = Recipe("w4a16-g32", method=Method.ROUND)
     for trouble, function in (("memory", short_of_memory), ("breaks", breaks)):
-        launch.encode_groups = function  # type: ignore[assignment]
+        operations.encode_groups = function  # type: ignore[assignment]
         found, tally, notes = converted(model, recipe, folder / trouble / "out")
         tell(trouble=trouble, same=found == expected_of, notes=notes, on_gpu=tally.values["gpu:triton"])
     found, tally, notes = converted(model, recipe, folder / "known" / "out")
     tell(trouble="known", same=found == expected_of, notes=notes, on_gpu=tally.values["gpu:triton"])
-    launch.encode_groups = whole
+    operations.encode_groups = whole
     selftest.forget()
     usable = conversion.selftest.usable
     conversion.selftest.usable = lambda *_: "3 of 40 bytes of codes are not the reference's"  # type: ignore[assignment]

@@ -18,9 +18,10 @@ from interpreted import Traffic, exact_dot
 
 from kernels import dispatch, matrix, ops
 from kernels.families import E2M1_TABLE
-from kernels.gpu import layout, products
 from kernels.gpu.configurations import Configuration, configuration
-from kernels.gpu.forms import GGML_FORMS
+from kernels.gpu.products import weight_only
+from kernels.gpu.weights import layout
+from kernels.gpu.weights.forms import GGML_FORMS
 from kernels.layouts import LAYOUTS
 from kernels.matrix import Matrix
 from kernels.reference import matrix as reference
@@ -129,12 +130,12 @@ def cases() -> Iterator[Case]:
 def run(
     case: Case, tokens: int, dtype: torch.dtype, how: Configuration, traffic: Traffic, tuned: bool = True
 ) -> dict[str, Any]:
-    packed, device = case.packed, products.upload(case.packed, "cpu")
+    packed, device = case.packed, weight_only.upload(case.packed, "cpu")
     rng = np.random.default_rng(tokens)
     x = torch.from_numpy(rng.standard_normal((tokens, packed.columns)).astype(np.float32)).to(dtype)
     names = ("low", "high", "scales", "third", "table", "order")
     traffic.start({name: getattr(device, name) for name in names} | {"x": x})
-    found = products.product(x, device, how).to(torch.float64).numpy()
+    found = weight_only.product(x, device, how).to(torch.float64).numpy()
     exact = x.to(torch.float32).numpy()
     with np.errstate(all="ignore"):
         stored = case.matrix.stored

@@ -13,9 +13,9 @@ import torch
 from interpreted import exact_dot, tell
 
 from kernels import dispatch, matrix
-from kernels.gpu.device import Interpreted
-from kernels.gpu.matrices import DeviceMatrices
-from kernels.gpu.operands import Input
+from kernels.gpu.runtime.device import Interpreted
+from kernels.gpu.runtime.matrices import DeviceMatrices
+from kernels.gpu.runtime.operands import Input
 from kernels.matrix import Activations, Matrix
 from kernels.reference import matrix as reference
 

@@ -31,9 +31,9 @@ from core.runtime.generate import GenerateRequest, generate_batch, warm_up
 from core.runtime.load import LoadedModel
 from core.runtime.speed import BenchSettings, measure, speed_data
 from core.runtime.sweep import decode_sweep, device_layer_sweep
-from kernels.gpu import executor, operands
-from kernels.gpu.device import Graph, Interpreted
-from kernels.gpu.matrices import DeviceMatrices
+from kernels.gpu.runtime import executor, operands
+from kernels.gpu.runtime.device import Graph, Interpreted
+from kernels.gpu.runtime.matrices import DeviceMatrices
 from kernels.matrix import Activations
 
 GPU = Place(True)

@@ -14,10 +14,11 @@ import torch
 from interpreted import Traffic, exact_dot, scaled_dot, tell
 from step_cases import stands_for
 
-from kernels.gpu import launch, scaled_products
+from kernels.gpu import operations
 from kernels.gpu.configurations import TILE, VECTOR, ScaledConfiguration, scaled_configuration
-from kernels.gpu.scaled_ways import KINDS, way_of, work_of
-from kernels.gpu.steps import OUTLIER_BLOCK
+from kernels.gpu.products import scaled as scaled_products
+from kernels.gpu.products.scaled_ways import KINDS, way_of, work_of
+from kernels.gpu.steps.apply import OUTLIER_BLOCK
 from kernels.reference import scaled
 
 BATCHES = (1, 3, 16, 33)
@@ -25,7 +26,7 @@ SHAPES = ((37, 80), (5, 150), (70, 288))  # rows and columns of weights
 CARDS = {"int8": "sm_90", "fp8": "sm_90", "scaled": "sm_100", "upcast": "sm_80"}
 
 
-def weights(kind: str, rows: int, columns: int) -> tuple[launch.ScaledWeights, np.ndarray]:
+def weights(kind: str, rows: int, columns: int) -> tuple[operations.ScaledWeights, np.ndarray]:
     """Codes of any value with scales of any size, and what they stand for."""
     rng = np.random.default_rng(rows * 1000 + columns)
     shape = KINDS[kind]
@@ -44,7 +45,7 @@ def weights(kind: str, rows: int, columns: int) -> tuple[launch.ScaledWeights, n
         scales = rng.integers(118, 131, count).astype(np.uint8)
     else:
         scales, tensor_scale = rng.integers(0, 0x7F, count).astype(np.uint8), 0.03
-    made = launch.upload_scaled(kind, codes, scales, "cpu", tensor_scale)
+    made = operations.upload_scaled(kind, codes, scales, "cpu", tensor_scale)
     return made, scaled.weights(kind, codes, scales, tensor_scale)
 
 
@@ -67,13 +68,13 @@ def run(
 ) -> dict[str, Any]:
     shape = KINDS[kind]
     made, w = weights(kind, rows, columns)
-    x = launch.quantize(
+    x = operations.quantize(
         activations(tokens, columns), shape.tokens, shape.group if shape.tokens == "e4m3" else 0,
         0.01 if kind == "nvfp4" else 1.0,
     )  # fmt: skip
     out = torch.empty((tokens, rows), dtype=torch.float32)
     traffic.start({"codes": made.codes, "scales": made.scales, "x": x.codes, "x_scales": x.scales, "out": out})
-    found = launch.scaled_product(x, made, out, how=how, way=way).numpy().astype(np.float64)
+    found = operations.scaled_product(x, made, out, how=how, way=way).numpy().astype(np.float64)
     values = stands_for(x)
     size = np.abs(values) @ np.abs(w).T
     error = np.abs(found - values @ w.T) / np.where(size > 0, size, 1)
@@ -97,12 +98,12 @@ def outlier_split(traffic: Traffic) -> None:
         chosen = [3, columns // 2, columns - 1]
         x[tokens // 2, chosen] = torch.tensor([80.0, -70.0, 90.0], dtype=torch.float16)
         for threshold in (60.0, 1e6):
-            outliers = launch.find_outliers(x, threshold)
+            outliers = operations.find_outliers(x, threshold)
             flagged = (x.abs() >= threshold).any(0).numpy()
-            codes = launch.quantize(x, "int8", outliers=outliers)
+            codes = operations.quantize(x, "int8", outliers=outliers)
             block = OUTLIER_BLOCK if regime == TILE else 2 * OUTLIER_BLOCK
             how = ScaledConfiguration(regime, 32, 16 if regime == TILE else 4, block, 4, 1, 1)
-            found = launch.scaled_product(codes, made, outliers=outliers, how=how).numpy().astype(np.float64)
+            found = operations.scaled_product(codes, made, outliers=outliers, how=how).numpy().astype(np.float64)
             kept = np.where(flagged, x.double().numpy(), stands_for(codes))
             size = np.abs(kept) @ np.abs(w).T
             error = np.abs(found - kept @ w.T) / np.where(size > 0, size, 1)
@@ -119,8 +120,8 @@ def halved() -> None:
     scaled_products.card_of = lambda _tensor: "gfx942"
     for kind in ("e4m3", "e4m3 128 × 128"):
         made, w = weights(kind, 37, 150)
-        x = launch.quantize(activations(16, 150), "e4m3", KINDS[kind].group)
-        found = launch.scaled_product(x, made).numpy().astype(np.float64)
+        x = operations.quantize(activations(16, 150), "e4m3", KINDS[kind].group)
+        found = operations.scaled_product(x, made).numpy().astype(np.float64)
         size = np.abs(stands_for(x)) @ np.abs(w).T
         tell(case="halved", error=float((np.abs(found - stands_for(x) @ w.T) / np.where(size > 0, size, 1)).max()))
 
@@ -128,12 +129,14 @@ def halved() -> None:
 def refused() -> None:
     ones = np.ones((2, 32), np.uint8)
     tries = {
-        "kind": lambda: launch.upload_scaled("int5", ones, np.ones(2, np.float32), "cpu"),
-        "NaN": lambda: launch.upload_scaled("e4m3", ones * 127, np.ones(2, np.float32), "cpu"),
-        "scales": lambda: launch.upload_scaled("mxfp8", ones, np.ones((2, 2), np.uint8), "cpu"),
-        "columns": lambda: launch.upload_scaled("int8", np.zeros((1, 140000), np.int8), np.ones(1, np.float32), "cpu"),
-        "activations": lambda: launch.scaled_product(
-            launch.quantize(activations(2, 32), "int8"), weights("e4m3", 2, 32)[0]
+        "kind": lambda: operations.upload_scaled("int5", ones, np.ones(2, np.float32), "cpu"),
+        "NaN": lambda: operations.upload_scaled("e4m3", ones * 127, np.ones(2, np.float32), "cpu"),
+        "scales": lambda: operations.upload_scaled("mxfp8", ones, np.ones((2, 2), np.uint8), "cpu"),
+        "columns": lambda: operations.upload_scaled(
+            "int8", np.zeros((1, 140000), np.int8), np.ones(1, np.float32), "cpu"
+        ),
+        "activations": lambda: operations.scaled_product(
+            operations.quantize(activations(2, 32), "int8"), weights("e4m3", 2, 32)[0]
         ),
     }
     for what, start in tries.items():

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from interpreted import exact_dot, tell
 
-from kernels.gpu import launch, products, selfchecks, selftest, user_files
+from kernels.gpu import operations, selftest, user_files
 from kernels.gpu.configurations import Configuration
-from kernels.gpu.forms import GGML_FORMS, float8_form, grouped_form
+from kernels.gpu.products import weight_only
+from kernels.gpu.selftest import checks
+from kernels.gpu.weights.forms import GGML_FORMS, float8_form, grouped_form
 
 # `bitsmith check` runs more of them; these are one of each kernel, and small ones.
 CLASSES: list[tuple[str, tuple[Any, ...]]] = [
@@ -54,18 +56,18 @@ def faults() -> None:
 
     product = ("product", (FORMS[0][0], TILE, "float16", "float16", False))
     for fault, module, name, change, (kernel, shape_class) in (
-        ("product", products, "product", lambda t: last(t, 1.01), product),
-        ("NaN", products, "product", lambda t: last(t, float("nan")), product),
-        ("norm", launch, "rms_norm", lambda t: last(t, 0.9), ("norm", ("float16", False))),
-        ("rotate", launch, "rotate", lambda t: t.neg(), ("rotate", (True, "float16"))),
-        ("activate", launch, "activate_mul", lambda t: last(t, 2), ("activate", ("silu", "float16"))),
-        ("scaled", launch, "scaled_product", lambda t: last(t, 1.1), ("scaled product", ("mxfp8", "tile", False))),
-        ("token", launch, "attend_tokens", lambda t: t * 1.05, ("attention token", (64, "float16", False))),
-        ("encode groups", launch, "encode_groups", first, ("encode groups", (4, True, "F16"))),
-        ("encode fp4", launch, "encode_fp4", first, ("encode fp4", ("MXFP4",))),
+        ("product", weight_only, "product", lambda t: last(t, 1.01), product),
+        ("NaN", weight_only, "product", lambda t: last(t, float("nan")), product),
+        ("norm", operations, "rms_norm", lambda t: last(t, 0.9), ("norm", ("float16", False))),
+        ("rotate", operations, "rotate", lambda t: t.neg(), ("rotate", (True, "float16"))),
+        ("activate", operations, "activate_mul", lambda t: last(t, 2), ("activate", ("silu", "float16"))),
+        ("scaled", operations, "scaled_product", lambda t: last(t, 1.1), ("scaled product", ("mxfp8", "tile", False))),
+        ("token", operations, "attend_tokens", lambda t: t * 1.05, ("attention token", (64, "float16", False))),
+        ("encode groups", operations, "encode_groups", first, ("encode groups", (4, True, "F16"))),
+        ("encode fp4", operations, "encode_fp4", first, ("encode fp4", ("MXFP4",))),
     ):
         mend = broken(module, name, change)
-        tell(fault=fault, reason=selfchecks.run(kernel, shape_class, "cpu"))
+        tell(fault=fault, reason=checks.run(kernel, shape_class, "cpu"))
         mend()
 
 
@@ -77,7 +79,7 @@ def main() -> None:
             tell(kernel=kernel, reason=selftest.usable(kernel, *shape_class))
         for form, scale, ordered, how in FORMS:
             tell(kernel="product", reason=selftest.usable("product", form, how, "float16", scale, ordered))
-        tell(kernel="feedback", reason=selfchecks.run("feedback", (True,), "cpu"))
+        tell(kernel="feedback", reason=checks.run("feedback", (True,), "cpu"))
         faults()
 
 

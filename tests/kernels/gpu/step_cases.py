@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from interpreted import Traffic, tell
 
-from kernels.gpu import launch
+from kernels.gpu import operations
 from kernels.reference import attention, elementwise, floats, scaled
 from kernels.reference.matrix import round_activations
 
@@ -40,7 +40,7 @@ def compare(found: torch.Tensor, expected: np.ndarray) -> dict[str, Any]:
     }
 
 
-def stands_for(x: launch.Tokens) -> np.ndarray:
+def stands_for(x: operations.Tokens) -> np.ndarray:
     """float64 [M, columns]: what the codes stand for."""
     codes = x.codes.numpy()
     if x.kind in ("mxfp4", "nvfp4"):
@@ -50,7 +50,7 @@ def stands_for(x: launch.Tokens) -> np.ndarray:
     return (scaled.decode(x.kind, codes) * each * float(np.float32(x.tensor_scale)))[:, : x.columns]
 
 
-def codes_error(found: launch.Tokens, expected: np.ndarray) -> dict[str, Any]:
+def codes_error(found: operations.Tokens, expected: np.ndarray) -> dict[str, Any]:
     """error: of codes · scale, in steps of the codes; and whether what lies past the columns is 0."""
     codes, scales = found.codes.numpy(), found.scales.numpy().astype(np.float64)
     group = found.group or found.columns
@@ -73,19 +73,19 @@ def norms(traffic: Traffic) -> None:
             expected = elementwise.rms_norm(exact(x), exact(gain), 1e-5)
             out = torch.empty_like(x)
             traffic.start({"x": x, "out": out, "gain": gain})
-            launch.rms_norm(x, gain, 1e-5, out=out)
+            operations.rms_norm(x, gain, 1e-5, out=out)
             moved = sum(map(traffic.nbytes, ("x", "out", "gain")))
             share = moved / (x.nbytes + out.nbytes + gain.nbytes)
             tell(case="norm", tokens=tokens, columns=columns, share=share, **compare(out, expected))
             residual = values(tokens, columns, torch.float32) / 2
             total = exact(x) + exact(residual)
-            found = launch.rms_norm(x, gain, 1e-5, residual)
+            found = operations.rms_norm(x, gain, 1e-5, residual)
             expected = elementwise.rms_norm(total, exact(gain), 1e-5)
             tell(case="norm + residual", tokens=tokens, columns=columns, **compare(found, expected))
             tell(case="residual", tokens=tokens, columns=columns, **compare(residual, total))
             for kind, group in (("int8", 0), ("e4m3", 0), ("e4m3", 128)):
                 expected = elementwise.rms_norm(exact(x), exact(gain), 1e-5)
-                tokens_as_codes = launch.rms_norm_quantized(x, gain, 1e-5, kind, group)
+                tokens_as_codes = operations.rms_norm_quantized(x, gain, 1e-5, kind, group)
                 tell(
                     case=f"norm to codes g{group}",
                     tokens=tokens,
@@ -102,10 +102,10 @@ def activations(traffic: Traffic) -> None:
             expected = elementwise.activate(kind, exact(gate)) * exact(up)
             out = torch.empty((tokens, columns), dtype=both.dtype)
             traffic.start({"x": both, "out": out})
-            launch.activate_mul(kind, gate, up, out)
+            operations.activate_mul(kind, gate, up, out)
             share = (traffic.nbytes("x") + traffic.nbytes("out")) / (both.nbytes + out.nbytes)
             tell(case=kind, tokens=tokens, columns=columns, share=share, **compare(out, expected))
-            found = launch.activate_mul_quantized(kind, gate, up, "int8")
+            found = operations.activate_mul_quantized(kind, gate, up, "int8")
             tell(case=f"{kind} to codes", tokens=tokens, columns=columns, **codes_error(found, expected))
 
 
@@ -116,13 +116,13 @@ def same_codes() -> None:
     x[6] = torch.round(x[6])
     with np.errstate(all="ignore"):
         expected = round_activations(x.numpy(), "integer", "TOKEN")
-    found = launch.quantize(x, "int8")
+    found = operations.quantize(x, "int8")
     values_found = found.codes[:, :150].numpy().astype(np.float64) * found.scales.numpy().astype(np.float64)
     same = np.array_equal(values_found, expected, equal_nan=True)
     tell(case="codes as the reference's", same=bool(same))
     for kind in ("e4m3 128 × 128", "mxfp8", "mxfp4", "nvfp4"):
         name, group = ("e4m3", 128) if kind.startswith("e4m3") else (kind, 0)
-        found = launch.quantize(x, name, group, 0.02 if kind == "nvfp4" else 1.0)
+        found = operations.quantize(x, name, group, 0.02 if kind == "nvfp4" else 1.0)
         expected = scaled.round_codes(x.numpy(), kind, found.tensor_scale)
         tell(case=f"{kind} as the reference's", same=bool(np.array_equal(stands_for(found), expected, equal_nan=True)))
     finite = values(5, 300, torch.float32)
@@ -131,7 +131,7 @@ def same_codes() -> None:
             case=f"e4m3 g{group}",
             tokens=5,
             columns=300,
-            **codes_error(launch.quantize(finite, "e4m3", group), exact(finite)),
+            **codes_error(operations.quantize(finite, "e4m3", group), exact(finite)),
         )
 
 
@@ -153,10 +153,10 @@ def rotary() -> None:
             cos, sin = (torch.from_numpy((1.25 * f(angles)).astype(np.float32)) for f in (np.cos, np.sin))
             at = torch.from_numpy(positions.astype(np.int32))
             case = f"rotate {heads} × {width} {'pairs' if pairs else 'halves'}"
-            found = launch.rotate(x, cos, sin, at, pairs)
+            found = operations.rotate(x, cos, sin, at, pairs)
             tell(case=case, tokens=tokens, **compare(found, expected.astype(np.float64)))
             before = whole.clone()
-            launch.rotate(x, cos, sin, at, pairs, out=x)
+            operations.rotate(x, cos, sin, at, pairs, out=x)
             kept = torch.equal(before[:, :width], whole[:, :width])
             tell(case=f"{case} in place", tokens=tokens, same=bool(torch.equal(x, found)) and kept)
 
@@ -164,10 +164,10 @@ def rotary() -> None:
 def refused() -> None:
     x, tables = values(2, 32, torch.float32), torch.zeros((4, 20))
     tries = {
-        "long row": lambda: launch.quantize(torch.zeros((1, 40000)), "int8"),
-        "activation": lambda: launch.activate_mul("exp", x, x),
-        "group": lambda: launch.quantize(x, "e4m3", 48),
-        "tables": lambda: launch.rotate(x.view(2, 1, 32), tables, tables, torch.zeros(2, dtype=torch.int32), True),
+        "long row": lambda: operations.quantize(torch.zeros((1, 40000)), "int8"),
+        "activation": lambda: operations.activate_mul("exp", x, x),
+        "group": lambda: operations.quantize(x, "e4m3", 48),
+        "tables": lambda: operations.rotate(x.view(2, 1, 32), tables, tables, torch.zeros(2, dtype=torch.int32), True),
     }
     for what, start in tries.items():
         try:

@@ -15,7 +15,7 @@ import pytest
 
 from kernels import gpu
 from kernels.gpu import configurations, user_files
-from kernels.gpu.bench_plot import svg
+from kernels.gpu.bench.plot import svg
 from kernels.gpu.configurations import Configuration, configuration, keep_tuned, tuned_key
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -21,7 +21,7 @@ def _report(folder: Path, *arguments: str) -> str:
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         "TRITON_CACHE_DIR": str(folder),
     }
-    command = [sys.executable, "-m", "kernels.gpu.compile_report", *arguments]
+    command = [sys.executable, "-m", "kernels.gpu.compile", *arguments]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
     return run.stdout
@@ -51,7 +51,7 @@ def test_a_few_launchers_on_a_few_cards(tmp_path) -> None:
 def test_it_is_known_how_many_wide_loads_each_kernel_needs() -> None:
     """Of products, attention, norms and encoders; the report counts them, and says where there are fewer."""
     code = (
-        "import json\nfrom kernels.gpu.compile_cases import cases\nfrom kernels.gpu.compiled import needed\n"
+        "import json\nfrom kernels.gpu.compile.cases import cases\nfrom kernels.gpu.compile.assembled import needed\n"
         "print(json.dumps({name: [needed(card, case.launches(card)[0]) for card in ('sm_80', 'gfx942')]"
         " for name, case in cases().items()}))"
     )

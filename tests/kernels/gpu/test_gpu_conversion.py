@@ -10,7 +10,7 @@ import pytest
 
 from core.encoded_on import encoded_on
 from kernels import dispatch, gpu, ops
-from kernels.gpu import conversion
+from kernels.gpu.backends import conversion
 
 
 @pytest.fixture(scope="session")

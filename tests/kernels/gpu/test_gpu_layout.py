@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kernels import ops
-from kernels.gpu import blocks, layout
-from kernels.gpu.forms import CODE_BITS, GGML_FORMS, grouped_form
+from kernels.gpu.weights import blocks, layout
+from kernels.gpu.weights.forms import CODE_BITS, GGML_FORMS, grouped_form
 from kernels.layouts import LAYOUTS
 
 ROWS = (1, 5, 33)

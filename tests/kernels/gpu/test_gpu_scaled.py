@@ -11,8 +11,8 @@ import pytest
 from kernels import dispatch
 from kernels import matrix as _matrix  # noqa: F401  (registers)
 from kernels.gpu.configurations import VECTOR, cards, scaled_configuration
-from kernels.gpu.report import scaled_use
-from kernels.gpu.scaled_ways import KINDS, way_of, why_not_native, work_of
+from kernels.gpu.products.scaled_ways import KINDS, way_of, why_not_native, work_of
+from kernels.gpu.runtime.report import scaled_use
 from kernels.reference import scaled
 
 EXACT = 1e-6  # of Σ |x · w|: every product is exact, sums are float32's

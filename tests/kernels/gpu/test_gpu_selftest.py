@@ -39,11 +39,11 @@ class Bench:
 def checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A stand-in device whose results go to a folder of the test."""
     bench = Bench()
-    module = ModuleType("kernels.gpu.selfchecks")
+    module = ModuleType("kernels.gpu.selftest.checks")
     module.run = bench.run  # type: ignore[attr-defined]
     module.common = lambda: [("norm", ("float16",)), ("rotate", (True,))]  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "kernels.gpu.selfchecks", module)
-    monkeypatch.setattr(gpu, "selfchecks", module, raising=False)
+    monkeypatch.setitem(sys.modules, "kernels.gpu.selftest.checks", module)
+    monkeypatch.setattr(selftest, "checks", module, raising=False)
     monkeypatch.setattr(user_files, "folder", lambda: tmp_path / "gpu")
     with selftest.on("a card"):
         yield bench
@@ -106,8 +106,9 @@ def test_the_key_has_all_that_a_result_depends_on(checks: Bench, monkeypatch) ->
 def test_the_sources_of_kernels_are_in_it(tmp_path: Path, monkeypatch) -> None:
     selftest.sources.cache_clear()
     before = selftest.sources()
-    (tmp_path / "matmul.py").write_text("another", encoding="utf-8")
-    monkeypatch.setattr(selftest, "__file__", str(tmp_path / "selftest.py"))
+    (tmp_path / "products").mkdir()
+    (tmp_path / "products" / "matmul.py").write_text("another", encoding="utf-8")
+    monkeypatch.setattr(selftest, "__file__", str(tmp_path / "selftest" / "__init__.py"))
     selftest.sources.cache_clear()
     assert selftest.sources() != before
     monkeypatch.undo()
@@ -169,8 +170,8 @@ def test_a_test_that_ended_the_program_twice_is_not_run_again(tmp_path: Path) ->
     """As a compiler that aborts: the program itself is gone, and the next ones find its mark."""
     code = (
         "import os, sys\nfrom types import ModuleType\nfrom kernels.gpu import selftest, user_files\n"
-        "import kernels.gpu as gpu\nmodule = ModuleType('kernels.gpu.selfchecks')\n"
-        "module.run = lambda *_: os._exit(34)\nsys.modules['kernels.gpu.selfchecks'] = gpu.selfchecks = module\n"
+        "module = ModuleType('kernels.gpu.selftest.checks')\n"
+        "module.run = lambda *_: os._exit(34)\nsys.modules['kernels.gpu.selftest.checks'] = selftest.checks = module\n"
         "with selftest.on('a card'):\n    print(selftest.usable('norm', 'float16'))\n"
     )
     places = {name: str(tmp_path) for name in ("XDG_CACHE_HOME", "LOCALAPPDATA", "HOME")}

@@ -15,9 +15,11 @@ import pytest
 from kernels import dispatch, gpu
 from kernels import matrix as _matrix  # noqa: F401  (registers)
 from kernels.engine_report import KernelUse
-from kernels.gpu import Facts, backends, judge, layout
+from kernels.gpu import Facts, judge
+from kernels.gpu.backends import products
 from kernels.gpu.configurations import LIBRARY, TILE, VECTOR, cards, configuration, library_from, measured, regime
-from kernels.gpu.report import kernel_use
+from kernels.gpu.runtime.report import kernel_use
+from kernels.gpu.weights import layout
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -140,7 +142,8 @@ def test_without_triton_and_torch_everything_imports() -> None:
     code = (
         "import sys, json\nsys.modules.update(triton=None, torch=None)\n"
         "from kernels import dispatch, gpu, matrix\n"
-        "from kernels.gpu import backends, blocks, configurations, forms, layout\n"
+        "from kernels.gpu import configurations\nfrom kernels.gpu.backends import products\n"
+        "from kernels.gpu.weights import blocks, forms, layout\n"
         "lines = [line for line in dispatch.report() if line.op == 'gpu_product']\n"
         "print(json.dumps([gpu.state().kind, sorted({line.backend for line in lines}), lines[0].reason]))"
     )
@@ -154,7 +157,7 @@ def test_without_triton_and_torch_everything_imports() -> None:
 
 def test_the_report_names_every_format() -> None:
     lines = {line.variant: line for line in dispatch.report() if line.op == "gpu_product"}
-    assert set(lines) == set(backends.FORMATS) > set(BLOCK_KINDS) - set(PLAIN_KINDS)
+    assert set(lines) == set(products.FORMATS) > set(BLOCK_KINDS) - set(PLAIN_KINDS)
     assert "no GPU decoder for TQ1_0" in lines["TQ1_0"].reason
     if not gpu.state().ready:
         assert {line.backend for line in lines.values()} == {"reference"}

@@ -1,0 +1,1 @@
+"""Registers all of it with `kernels.dispatch`: arrays of numpy in and out. Imports everywhere."""

@@ -1,0 +1,1 @@
+"""`python -m kernels.gpu.bench` measures a card; `run` says how."""

@@ -1,0 +1,1 @@
+"""`python -m kernels.gpu.compile` compiles for cards that need not be there; `report` says how."""
