@@ -303,8 +303,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(asked: argparse.Namespace, wanted: list[str]) -> int:
-    from kernels.gpu.bench.clock import Clock
     from kernels.gpu.bench import plot, tune
+    from kernels.gpu.bench.clock import Clock
 
     start = time.monotonic()
 

@@ -334,4 +334,5 @@ def main(folder: Path, everything: bool) -> None:
     interface(folder)
 
 
-main(Path(sys.argv[1]), "all" in sys.argv[2:])
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), "all" in sys.argv[2:])
