@@ -241,13 +241,15 @@ def _parser() -> _Parser:
 
 def _recipe_options(p: argparse.ArgumentParser) -> None:
     from core.cli_calibration import add_text_options
+    from core.few_bits import FEW_BITS
     from core.formats import Method
     from core.methods.choice import DataMethod, Transform
     from core.recipe import KeepGroup, Misfit
 
     formats = p.add_argument_group("formats")
+    names = ", ".join(few.name for few in FEW_BITS)
     formats.add_argument("--to", metavar="TARGET", help="a name from 'bitsmith formats', such as Q4_K_M or w4a16-g128")
-    formats.add_argument("--recipe", type=Path, metavar="FILE", help="a recipe saved from the window (JSON)")
+    formats.add_argument("--recipe", type=Path, metavar="FILE", help=f"a recipe saved from the window, or {names}")
     formats.add_argument(
         "--rule",
         action="append",
@@ -277,13 +279,13 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
         choices=("16-bit", "fp8"),
         help="fp8: measure and store scales for a key-value cache in 8 bits (compressed-tensors, ModelOpt)",
     )
-    names = [m.value for m in DataMethod if m is not DataMethod.NONE]
+    methods = [m.value for m in DataMethod if m is not DataMethod.NONE]
     data = p.add_argument_group("how the numbers are chosen")
     data.add_argument(
         "--method",
-        choices=[m.value for m in Method] + names,
+        choices=[m.value for m in Method] + methods,
         help=f"how the numbers are chosen; default: clip-search. From what a text sends through the model: "
-        f"{', '.join(names)}",
+        f"{', '.join(methods)}",
     )
     data.add_argument(
         "--transform",

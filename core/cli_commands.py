@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from core import few_bits
 from core.catalog import base_of, bits_text, granularity_text, kind_of, readers, use_of, uses
 from core.checkpoint import Checkpoint, open_checkpoint
 from core.cli_budget import best_within, has_limit
@@ -33,7 +34,9 @@ MAX_RECIPE = 4 << 20  # bytes; a recipe that a person made has some hundred
 def recipe_of(args: argparse.Namespace) -> Recipe:
     """The recipe that the options describe; they win over a recipe file. Raises UserError when no target is given."""
     recipe = Recipe(target="")
-    if args.recipe:
+    if args.recipe and (few := few_bits.find(str(args.recipe))):
+        recipe = few.recipe
+    elif args.recipe:
         try:
             if args.recipe.stat().st_size > MAX_RECIPE or not args.recipe.is_file():
                 raise OSError

@@ -25,6 +25,7 @@ EXAMPLES: Mapping[str, tuple[tuple[str, str], ...]] = {
         ("for vLLM, by GPTQ", "bitsmith convert MODEL --to w4a16-g64 --method gptq -o OUT"),
         ("by AWQ", "bitsmith convert MODEL --to awq-g64 --transform awq -o OUT"),
         ("8-bit activations", "bitsmith convert MODEL --to w8a8 --transform smoothquant -o OUT"),
+        ("3 bits, as well as it goes", "bitsmith convert MODEL --recipe 3-bit -o OUT"),
         ("the best mix in 4 GB", "bitsmith convert MODEL --size 4GB -o out.gguf"),
         ("after an interruption", "bitsmith convert MODEL --to Q4_K_M -o out.gguf --resume"),
     ),

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from math import prod
 from operator import attrgetter
 
+from core import few_bits
 from core.assign import FLOAT_DTYPES, Fate, decide
 from core.checkpoint.base import Checkpoint, Container
 from core.contract import ByteCount, PerBlock
@@ -390,6 +391,8 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"{', '.join(kinds)} instead, because rows of "
             f"{', '.join(format_count(w) for w in widths[:3])} values do not divide into this format's blocks."
         )
+    if few := few_bits.warning(plan.recipe):
+        out.append(few)
     wanting = [t for t in plan.tensors if t.needs_input]
     measured = sum(not (t.format is not None and t.format.derived) for t in wanting)
     if wanting:

@@ -11,6 +11,7 @@ from app.jobs.runner import Work
 from app.memory_view import estimate_for
 from core import units
 from core.errors import UserError
+from core.few_bits import FEW_BITS
 from core.memory import MemoryEstimate
 from core.plan import FALLBACK_WARNING, Plan, make_plan
 from core.progress import CancelToken
@@ -19,18 +20,26 @@ from core.recipe import Recipe
 if TYPE_CHECKING:
     from app.session import Session
     from core.checkpoint.base import Checkpoint
+    from core.methods.choice import Calibrated
 
 PRESETS_KEY = "presets"
+FEW_KEY = "few-bits"
 
 
 @dataclass(frozen=True)
 class Preset:
-    """key: stable name. targets: tried in this order; the first whose blocks fit the model's rows is taken."""
+    """key: stable name. targets: tried in this order; the first whose blocks fit the model's rows is taken.
+
+    calibrated: what its numbers are chosen from; None: as without data, unless somebody measures first. readers: which
+    programs run it, in a sentence, where that is not said otherwise.
+    """
 
     key: str
     title: str
     sentence: str
     targets: tuple[str, ...]
+    calibrated: Calibrated | None = None
+    readers: str = ""
 
 
 # The second of each pair has blocks of 32, for models whose rows 256 does not divide.
@@ -41,6 +50,11 @@ PRESETS = (
 )
 # The first card: whichever of these and the three above suits the model and the device best.
 BEST = Preset("best", "Best for this computer", "Chosen for its memory and processor, and for this model.", ())
+# Shown when somebody asks for them.
+FEW = tuple(
+    Preset(few.name, few.title, few.loses, (few.recipe.target,), few.recipe.calibrated, "vLLM runs it.")
+    for few in FEW_BITS
+)
 BETWEEN = (Preset("six", "", "", ("Q6_K",)), Preset("three", "", "", ("Q3_K_M",)))
 
 
@@ -81,6 +95,24 @@ def presets_work(session: Session) -> Work:
     return work
 
 
+def few_work(session: Session) -> Work:
+    """Work that returns an Offer for each of FEW."""
+
+    def work(token: CancelToken) -> tuple[Offer, ...]:
+        offers = []
+        for preset in FEW:
+            token.check()
+            offers.append(_offer(session, preset))
+        return tuple(offers)
+
+    return work
+
+
+def rejudged_alone(offers: Sequence[Offer], session: Session) -> tuple[Offer, ...]:
+    """`rejudged` for offers of which none is recommended."""
+    return tuple(_judged(o, session) for o in offers)
+
+
 def rejudged(offers: Sequence[Offer], session: Session) -> tuple[Offer, ...]:
     """The same plans judged for the session's present device and context: arithmetic only, for the GUI thread."""
     return with_best([_judged(o, session) for o in offers[0].ladder], session)
@@ -117,9 +149,9 @@ def already_quantized(checkpoint: Checkpoint | None) -> bool:
 def _offer(session: Session, preset: Preset) -> Offer:
     plan: Plan | None = None
     problem: UserError | None = None
-    recipe = Recipe(target=preset.targets[0])
+    recipe = Recipe(target=preset.targets[0], calibrated=preset.calibrated)
     for target in preset.targets:
-        candidate = Recipe(target=target)
+        candidate = replace(recipe, target=target)
         try:
             made = make_plan(session.checkpoint, candidate)
         except UserError as error:
@@ -137,13 +169,14 @@ def _judged(offer: Offer, session: Session) -> Offer:
     memory = estimate_for(replace(session, plan=offer.plan)) if offer.plan is not None else None
     if memory is None:
         return offer
+    fit = _fit_sentence(memory, device_label(session), session.context, session.shape is not None)
     return replace(
         offer,
         fits=memory.fits,
         used=memory.used,
         capacity=memory.capacity,
         tokens_per_second=memory.decode.tokens_per_second if memory.decode else None,
-        reason=_fit_sentence(memory, device_label(session), session.context, session.shape is not None),
+        reason=f"{fit} {offer.preset.readers}".strip(),
     )
 
 

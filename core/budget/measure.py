@@ -233,7 +233,7 @@ class _Walk:
         base = forward.hidden
         for probe in self._choose(number, unit, errors):
             form = self._survey.formats[unit.possible[probe.option].format]
-            changed = np.zeros_like(table)
+            changed = np.zeros(table.shape, np.float32)  # unlike zeros_like, it touches no page but those that are set
             changed[rows] = self._enlarged(name, table[rows], form, probe.scale)
             forward.embed(table=changed)
             self._copies.append((probe, forward.hidden))

@@ -19,7 +19,7 @@ from PySide6.QtWidgets import (
 from app.jobs.convert import Order
 from app.jobs.convert_queue import ConversionQueue
 from app.jobs.plan import COSTS_KEY, PLAN_KEY, PlanReply, costs_work, plan_work, reply_work, with_target
-from app.jobs.plan_presets import PRESETS_KEY, Offer, presets_work, rejudged
+from app.jobs.plan_presets import FEW_KEY, PRESETS_KEY, Offer, few_work, presets_work, rejudged, rejudged_alone
 from app.pages.base import Page
 from app.pages.recipe.advanced import AdvancedPanel
 from app.pages.recipe.calibrating import Calibrating
@@ -59,6 +59,7 @@ class RecipePage(Page):
         super().__init__(services, parent, made)
         self._queue = ConversionQueue.of(services.jobs, services.settings)
         self._offers: tuple[Offer, ...] = ()
+        self._few: tuple[Offer, ...] = ()
         self._good: Recipe | None = None  # the last recipe that had a plan
         self._own: Recipe | None = None  # the last recipe that this page has put in force
         self._last_target = services.session.current.target
@@ -112,6 +113,7 @@ class RecipePage(Page):
         self.again = quiet_button("", self._use_last)
         self.presets.chosen.connect(self._choose_offer)
         self.presets.calibrate.connect(self._calibrate)
+        self.presets.few_shown.connect(self._on_few_shown)
         self.advanced.edited.connect(self.set_recipe)
         self.advanced.tabs.currentChanged.connect(lambda _tab: self.calibrating.refresh())
         self.advanced.tensor_chosen.connect(self.preview.choose)
@@ -144,7 +146,8 @@ class RecipePage(Page):
         column.addWidget(self.again, 0, Qt.AlignmentFlag.AlignLeft)
         column.addStretch(1)
         self._left = QStackedWidget()
-        self._left.addWidget(scrolled(self._simple))
+        self._choices = scrolled(self._simple)
+        self._left.addWidget(self._choices)
         self._left.addWidget(self.advanced)
         left = QWidget()
         choices = QVBoxLayout(left)
@@ -194,13 +197,14 @@ class RecipePage(Page):
 
     def _start(self, session: Session) -> None:
         """Another model, or none: everything of the one before goes."""
-        for key in (PLAN_KEY, COSTS_KEY, PRESETS_KEY):
+        for key in (PLAN_KEY, COSTS_KEY, PRESETS_KEY, FEW_KEY):
             self.services.jobs.discard(key)
         self._plan_timer.stop()
         self._size_timer.stop()
         self.calibrating.forget()
-        self._offers, self._good = (), None
+        self._offers, self._few, self._good = (), (), None
         self.presets.show_offers(())
+        self.presets.show_few(())
         self.presets.show_recipe(None)
         self.preview.set_plan(None, None)
         self.outcome.show_working()
@@ -218,6 +222,26 @@ class RecipePage(Page):
             latest_key=PRESETS_KEY, owner=self,
         )  # fmt: skip
 
+    def _on_few_shown(self) -> None:
+        if not self._few:
+            self._size_few()
+        last = self.presets.few[-1]
+        QTimer.singleShot(NEXT_TURN, self, lambda: self._choices.ensureWidgetVisible(last))  # once it has its place
+
+    def _size_few(self) -> None:
+        session = self.services.session.current
+        if session.checkpoint is None:
+            return
+        self.services.jobs.run(
+            "Size the recipes of few bits", few_work(session), self._on_few, self._on_offers_failed,
+            latest_key=FEW_KEY, owner=self,
+        )  # fmt: skip
+
+    def _on_few(self, offers: tuple[Offer, ...]) -> None:
+        self._few = rejudged_alone(offers, self.services.session.current)
+        self.presets.show_few(self._few)
+        self.presets.show_recipe(self.services.session.current.recipe)
+
     def _show_model(self) -> None:
         self.advanced.show_model(self.services.session.current)
 
@@ -230,6 +254,8 @@ class RecipePage(Page):
         )
         self._offers = rejudged(self._offers, session)
         self.presets.show_offers(self._offers)
+        self._few = rejudged_alone(self._few, session)
+        self.presets.show_few(self._few)
         recommended = next((o for o in self._offers if o.recommended), None)
         if automatic and recommended is not None and recommended.recipe != session.recipe:
             self._use_offer(recommended)  # nobody has chosen yet: keep proposing what suits the device
@@ -239,6 +265,8 @@ class RecipePage(Page):
     def _on_offers(self, offers: tuple[Offer, ...]) -> None:
         self._offers = rejudged(offers, self.services.session.current)
         self.presets.show_offers(self._offers)
+        if self.presets.fewer.isChecked():
+            self._size_few()
         recommended = next((o for o in self._offers if o.recommended), None)
         if recommended is not None:
             self._use_offer(recommended)
@@ -270,7 +298,8 @@ class RecipePage(Page):
         """A click on a preset. What is measured first stays so, and makes another plan."""
         recipe = self.services.session.current.recipe
         calibrated = recipe.calibrated if recipe is not None else None
-        if offer is None or calibrated is None or not self.presets.calibrated.isVisible():
+        own = offer is not None and offer.recipe.calibrated is not None
+        if offer is None or calibrated is None or own or not self.presets.calibrated.isVisible():
             self._use_offer(offer)
         else:
             self.set_recipe(with_target(replace(offer.recipe, calibrated=calibrated), offer.recipe.target))
@@ -392,7 +421,7 @@ class RecipePage(Page):
 
     def _toggle_advanced(self) -> None:
         on = self.more.isChecked()
-        self._left.setCurrentWidget(self.advanced if on else self._left.widget(0))
+        self._left.setCurrentWidget(self.advanced if on else self._choices)
         self._split.setSizes(WIDE if on else EVEN)
         self.more.setToolTip("Back to the presets" if on else "Every format, number, exception and rule")
         self.calibrating.refresh()

@@ -9,9 +9,9 @@ from PySide6.QtCore import QSize, Qt, Signal
 from PySide6.QtWidgets import QButtonGroup, QCheckBox, QHBoxLayout, QPushButton, QVBoxLayout, QWidget
 
 from app.jobs.calibration import Choice, about
-from app.jobs.plan_presets import BEST, PRESETS, Offer, Preset
+from app.jobs.plan_presets import BEST, FEW, PRESETS, Offer, Preset
 from app.theme import SPACE_1, SPACE_2, SPACE_3
-from app.widgets.basics import label, set_available
+from app.widgets.basics import label, quiet_button, set_available
 from app.widgets.text import explain
 from app.widgets.verdict import Verdict
 from core import units
@@ -19,6 +19,7 @@ from core.recipe import Recipe
 from core.targets import find_target
 
 CALIBRATE = "Lower the error by measuring first"
+FEWER_HINT = "Recipes of 2 and 3 bits, for vLLM, and what they lose"
 FITS = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}
 
 
@@ -69,6 +70,8 @@ class PresetCard(QPushButton):
         else:
             change = units.format_percent(offer.plan.change, signed=True)
             self._size.setText(f"{units.format_bytes(offer.plan.bytes_total)} · {change} · {offer.recipe.target}")
+            if offer.recipe.calibrated is not None:
+                self._sentence.setText(f"{self.preset.sentence} Takes {about(offer.plan.expected_seconds)}.")
             self._fits.show()
             state, word = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}[
                 offer.fits
@@ -81,7 +84,7 @@ class PresetCard(QPushButton):
         self._title.setText(title)
         recommended = ", recommended" if offer is not None and offer.recommended else ""
         self.setAccessibleName(f"{title}{recommended}: {self._size.text()}, {self._fits.text}")
-        self.setAccessibleDescription(f"{self.preset.sentence} {offer.reason if offer else ''}".strip())
+        self.setAccessibleDescription(f"{self._sentence.text()} {offer.reason if offer else ''}".strip())
 
     def sizeHint(self) -> QSize:
         return self.layout().sizeHint()
@@ -91,15 +94,18 @@ class PresetCard(QPushButton):
 
 
 class PresetCards(QWidget):
-    """`chosen(offer)` when a card is clicked; `calibrate(on)` when its weights shall be measured first, or not."""
+    """`chosen(offer)` when a card is clicked; `calibrate(on)` when its weights shall be measured first, or not;
+    `few_shown` when the cards with 2 and 3 bits are opened."""
 
     chosen = Signal(object)
     calibrate = Signal(bool)
+    few_shown = Signal()
 
     def __init__(self, parent: QWidget | None = None) -> None:
         super().__init__(parent)
         self.setAccessibleName("Presets")
         self.cards = [PresetCard(p) for p in (BEST, *PRESETS)]
+        self.few = [PresetCard(p) for p in FEW]
         self._clicked: PresetCard | None = None  # of two with the same recipe, the one that was chosen
         self.reason = label("", "", wrap=True)
         self.calibrated = QCheckBox(CALIBRATE)
@@ -113,8 +119,30 @@ class PresetCards(QWidget):
             self._group.addButton(card)
             layout.addWidget(card)
         layout.addWidget(self.reason)
-        layout.addWidget(self.calibrated)
+        self.fewer = quiet_button("Fewer bits", self._show_few, hint=FEWER_HINT)
+        self.fewer.setCheckable(True)
+        more = QHBoxLayout()
+        more.addWidget(self.calibrated)
+        more.addStretch(1)
+        more.addWidget(self.fewer)
+        layout.addLayout(more)
+        for card in self.few:
+            self._group.addButton(card)
+            layout.addWidget(card)
+            card.hide()
         self._group.buttonClicked.connect(self._choose)
+
+    def _show_few(self) -> None:
+        shown = self.fewer.isChecked()
+        for card in self.few:
+            card.setVisible(shown)
+        if shown:
+            self.few_shown.emit()
+
+    def show_few(self, offers: Sequence[Offer]) -> None:
+        """One offer for each card of few bits; empty while they are being worked out, or another model is open."""
+        for card, offer in zip(self.few, offers or [None] * len(self.few), strict=True):
+            card.show_offer(offer)
 
     def _choose(self, card: PresetCard) -> None:
         self._clicked = card
@@ -130,10 +158,15 @@ class PresetCards(QWidget):
     def show_recipe(self, recipe: Recipe | None) -> None:
         """Check the card whose recipe is in force; none for a recipe of the user's own."""
         plain = None if recipe is None else replace(recipe, calibrated=None)
-        alike = [c for c in self.cards if c.offer is not None and c.offer.plan is not None and c.offer.recipe == plain]
+        alike = [
+            card
+            for cards, wanted in ((self.cards, plain), (self.few, recipe))
+            for card in cards
+            if card.offer is not None and card.offer.plan is not None and card.offer.recipe == wanted
+        ]
         chosen = self._clicked if self._clicked in alike else next(iter(alike), None)
         self._group.setExclusive(False)
-        for card in self.cards:
+        for card in (*self.cards, *self.few):
             card.setChecked(card is chosen)
         self._group.setExclusive(True)
         if chosen is not None and chosen.offer is not None:
@@ -142,7 +175,7 @@ class PresetCards(QWidget):
             self.reason.setText(f"Your own recipe is in force: {recipe.target}. A click on a preset replaces it.")
         else:
             self.reason.setText("")
-        self.calibrated.setVisible(chosen is not None)
+        self.calibrated.setVisible(chosen is not None and chosen not in self.few)
         self.calibrated.setChecked(recipe is not None and recipe.calibrated is not None)
 
     def show_calibration(self, choice: Choice | None) -> None:
