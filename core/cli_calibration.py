@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
 
 from core.calibration.settings import CalibrationText, Domain
 from core.errors import UserError
 from core.formats import Method
 from core.methods.choice import Calibrated, DataMethod, Transform
+from core.progress import CancelToken
+from core.units import format_count, format_percent
+
+if TYPE_CHECKING:
+    from core.calibration.text import Samples
+    from core.checkpoint.base import Checkpoint
+
+PREVIEW = 240  # characters of the first sample that are shown
 
 _DATA = {m.value for m in DataMethod} - {DataMethod.NONE.value}
 
@@ -101,3 +109,37 @@ def calibration_words(calibrated: Calibrated | None) -> list[str]:
     words += ["--alpha", f"{calibrated.alpha:g}"] if calibrated.alpha is not None else []
     words += ["--aim"] if calibrated.aim else []
     return words + (["--imatrix", calibrated.imatrix] if calibrated.imatrix else [])
+
+
+def samples_of(checkpoint: Checkpoint, calibrated: Calibrated | None, token: CancelToken) -> Samples | None:
+    """The text that a run would be calibrated on; None where it needs none. Raises UserError; Cancelled."""
+    if calibrated is None or calibrated.imatrix:
+        return None
+    from core.calibration.text import samples
+
+    return samples(checkpoint, calibrated.text, token)
+
+
+def text_lines(samples: Samples) -> list[str]:
+    """What the text is, how it begins, and what is odd about it."""
+    number, length = samples.ids.shape
+    shares = ", ".join(f"{share.name} {format_percent(share.share, 0)}" for share in samples.shares)
+    begins = " ".join(samples.preview[0].split()) if samples.preview else ""
+    return [
+        f"calibrated on {format_count(number)} × {format_count(length)} tokens: {shares}",
+        f"which begin: {begins[:PREVIEW]}{'…' if len(begins) > PREVIEW else ''}",
+        *(f"warning: {words}" for words in samples.warnings),
+    ]
+
+
+def text_data(samples: Samples) -> dict[str, Any]:
+    """The same as JSON, with all previews and the fingerprint."""
+    number, length = samples.ids.shape
+    return {
+        "samples": number,
+        "length": length,
+        "fingerprint": samples.fingerprint,
+        "shares": [asdict(share) for share in samples.shares],
+        "preview": list(samples.preview),
+        "warnings": list(samples.warnings),
+    }

@@ -15,7 +15,7 @@ from core import few_bits
 from core.catalog import base_of, bits_text, granularity_text, kind_of, readers, use_of, uses
 from core.checkpoint import Checkpoint, open_checkpoint
 from core.cli_budget import best_within, has_limit
-from core.cli_calibration import calibrated_of, method_of
+from core.cli_calibration import calibrated_of, method_of, samples_of, text_data, text_lines
 from core.errors import UserError
 from core.format_table import format_table
 from core.hardware.matrix import family
@@ -185,14 +185,19 @@ def plan(args: argparse.Namespace, token: CancelToken) -> int:
     with open_checkpoint(args.path) as checkpoint:
         made = make_plan(checkpoint, recipe)
         costs = misfit_costs(checkpoint, recipe) if any(t.fallback for t in made.tensors) else {}
+        text = samples_of(checkpoint, recipe.calibrated, token)
         if args.json:
-            show({**plan_data(made), "misfit_bytes": {policy.value: size for policy, size in costs.items()}})
+            misfits = {policy.value: size for policy, size in costs.items()}
+            calibration = None if text is None else text_data(text)
+            show({**plan_data(made), "misfit_bytes": misfits, "calibration": calibration})
             return 0
         _print_summary(made)
         print(
             f"  takes about {format_duration(made.expected_seconds)}, up to {format_bytes(made.expected_memory)} of "
             f"memory, and {format_bytes(made.scratch_bytes)} of disk beside the output"
         )
+        for line in text_lines(text) if text is not None else ():
+            print(f"  {line}")
         if costs:
             sizes = (f"{p.value} {'refuses' if n is None else format_bytes(n)}" for p, n in costs.items())
             print(f"  where rows do not divide, --misfit {recipe.misfit.value} was chosen: {', '.join(sizes)}")

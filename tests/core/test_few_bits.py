@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from decoder_models import write_model
 
-from core.calibration.settings import CalibrationText
+from core.calibration.settings import CalibrationText, Domain
 from core.checkpoint import open_checkpoint
 from core.cli import main
 from core.few_bits import FEW_BITS, find, warning
@@ -41,6 +41,7 @@ def test_it_converts_and_says_before_what_it_costs_and_loses(
     plan = json.loads(capsys.readouterr().out)
     assert few.loses in plan["warnings"]
     assert plan["expected_seconds"] > 0
+    assert {share["name"] for share in plan["calibration"]["shares"]} == {d.value for d in Domain}
     assert {t["chosen_by"] for t in plan["tensors"] if t["action"] == "quantize"} == {few.recipe.calibrated.name}
     words = ["--samples", "4", "--length", "24", "-o", str(out)]
     assert main(["convert", str(source), "--recipe", few.name, *words]) == 0
