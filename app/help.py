@@ -24,6 +24,7 @@ TABS = {
     ("inspect", "Activations"): "outliers#activations",
     ("test", "Quality"): "quality",
     ("test", "Sweep"): "speed#the-batch-sweep",
+    ("test", "Cache"): "cache#what-it-costs",
 }
 
 

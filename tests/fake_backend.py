@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from cache_example import cache_example
 from verdict_example import LAYERS, NEEDLE, TEXTS, example
 
 from app.jobs.testing import (
@@ -24,6 +25,7 @@ from app.jobs.testing import (
     SweepEntry,
     SweepOrder,
 )
+from app.jobs.testing_cache import CacheEntry, CacheFound, CacheOrder, CacheStep, cache_result
 from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep, quality_result
 from core.errors import UserError
 from core.progress import CancelToken
@@ -141,10 +143,19 @@ class FakeBackend:
             )
         return found
 
+    def compare_caches(self, order: CacheOrder, token: CancelToken) -> Generator[CacheStep, None, CacheFound]:
+        for number in range(10):
+            token.check()
+            time.sleep(self.pause)
+            yield CacheStep(number / 10, "16 caches read the text beside one in 16 bits")
+        if 1 in self.broken:
+            raise UserError("Caches are compared on the processor's engine.", "Load the model there (cpu).")
+        return cache_example(order)
+
     def why_slower(self, source: Measured, quantized: Measured) -> str:
         return "A token takes 1.51 times as long as with the source, because it does." if self.slow else ""
 
-    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry) -> None:
+    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry | CacheEntry) -> None:
         number = len(self.records)
         if isinstance(entry, AnswerEntry):
             m = next(m for m in entry.measured if m is not None)
@@ -153,8 +164,8 @@ class FakeBackend:
                 Number("Generation", "tokens/s", m.decode_rate),
                 Number("Time to first token", "s", m.first_token),
             )
-        elif isinstance(entry, QualityEntry):
-            kept = quality_result(entry)
+        elif isinstance(entry, (QualityEntry, CacheEntry)):
+            kept = quality_result(entry) if isinstance(entry, QualityEntry) else cache_result(entry)
             title, kind, numbers = kept.title, kept.kind, kept.numbers
         else:
             title, kind, numbers = f"Sweep {entry.sweep.title}", "sweep", entry.sweep.numbers

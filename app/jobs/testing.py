@@ -16,6 +16,7 @@ from core.runtime.results import StoredResult
 from core.runtime.sweep import Sweep, SweepPoint
 
 if TYPE_CHECKING:
+    from app.jobs.testing_cache import CacheEntry, CacheFound, CacheOrder, CacheStep
     from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep
     from core.verdict.evaluation import Evaluation
 
@@ -245,7 +246,10 @@ class Backend(Protocol):
     def evaluate(self, order: QualityOrder, token: CancelToken) -> Generator[QualityStep, None, Evaluation]:
         """Returns an Evaluation. Raises UserError, such as for two files that do not know the same tokens."""
 
-    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry) -> None:
+    def compare_caches(self, order: CacheOrder, token: CancelToken) -> Generator[CacheStep, None, CacheFound]:
+        """Returns a CacheFound. Raises UserError, such as for a model that the processor's engine does not run."""
+
+    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry | CacheEntry) -> None:
         """Keep a result for the history."""
 
     def history(self) -> Sequence[StoredResult]:

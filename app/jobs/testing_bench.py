@@ -27,6 +27,7 @@ from app.jobs.testing import (
     Setup,
     SweepOrder,
 )
+from app.jobs.testing_cache import CacheOrder, CacheStep, cache_work
 from app.jobs.testing_quality import QualityOrder, QualityStep, quality_work
 from app.jobs.testing_work import (
     Asking,
@@ -90,8 +91,10 @@ class Bench(QObject):
     """Follows the session. slot_changed(side): file, state or progress. asked(): the old answers are gone.
     pieces_added(side, pieces), answered(side): the answer grows, is whole. ended(state): the job is over.
     devices_changed(): the GPUs are known. memory_changed(side): what its device's driver says.
-    busy_changed(): `busy` is 'loading', 'generating', 'sweeping', 'judging' or ''. swept(sweep): points so far, or all.
+    busy_changed(): `busy` is 'loading', 'generating', 'sweeping', 'judging', 'caching' or ''.
+    swept(sweep): points so far, or all.
     quality_asked(order), quality_step(step), judged(evaluation), judge_failed(error): of a measurement of quality.
+    caches_asked(order), cache_step(step), caches_compared(found), caches_failed(error): the same of caches.
     """
 
     slot_changed = Signal(int)
@@ -106,6 +109,10 @@ class Bench(QObject):
     quality_step = Signal(object)
     judged = Signal(object)
     judge_failed = Signal(object)
+    caches_asked = Signal(object)
+    cache_step = Signal(object)
+    caches_compared = Signal(object)
+    caches_failed = Signal(object)
     history_changed = Signal(object)
     devices_changed = Signal()
     memory_changed = Signal(int)
@@ -305,6 +312,14 @@ class Bench(QObject):
         self.quality_asked.emit(order)
         self._start("judging", f"Judge {order.paths[1].name}", work)
 
+    def compare_caches(self, order: CacheOrder) -> None:
+        """Measure what formats of the cache cost one file."""
+        if self.busy:
+            return
+        work = cache_work(self.backend, order, self._taken())
+        self.caches_asked.emit(order)
+        self._start("caching", f"{order.measure.value}, {order.path.name}", work)
+
     def _taken(self) -> list[Any]:
         """The loaded models, for a job that loads the files in its own way: they need not be in memory twice."""
         found = []
@@ -378,6 +393,8 @@ class Bench(QObject):
                     self.answered.emit(side)
                 case Failed(side=side):
                     self._fail(self.slots[side], value.error)
+                case CacheStep():
+                    self.cache_step.emit(value)
                 case QualityStep():
                     self.quality_step.emit(value)
                 case Point():
@@ -405,6 +422,8 @@ class Bench(QObject):
             self.swept.emit(result)
         elif self.busy == "judging":
             self.judged.emit(result)
+        elif self.busy == "caching":
+            self.caches_compared.emit(result)
         self._end(JobState.DONE)
 
     def _on_error(self, error: BaseException) -> None:
@@ -412,6 +431,9 @@ class Bench(QObject):
             self.sweep_failed.emit(error)
         elif self.busy == "judging":
             self.judge_failed.emit(error)
+            _forget_frames(error)
+        elif self.busy == "caching":
+            self.caches_failed.emit(error)
             _forget_frames(error)
         else:
             self._fail(next((s for s in self.ready if s.state is SlotState.LOADING), self.slots[0]), error)
@@ -430,7 +452,7 @@ class Bench(QObject):
             self.slot_changed.emit(slot.side)
         self.busy_changed.emit()
         self.ended.emit(state)
-        if was in ("generating", "sweeping", "judging") and state is JobState.DONE:
+        if was and was != "loading" and state is JobState.DONE:
             self.refresh_history()
 
 

@@ -23,6 +23,7 @@ from app.jobs.testing import (
     SweepEntry,
     SweepOrder,
 )
+from app.jobs.testing_cache import CacheEntry, CacheFound, CacheOrder, CacheStep, cache_result, cache_steps
 from app.jobs.testing_quality import QualityEntry, QualityOrder, QualityStep, evaluation_steps, quality_result
 from core import units
 from core.errors import Cancelled, UserError
@@ -154,14 +155,20 @@ class CoreBackend:
         """Returns an Evaluation."""
         return (yield from evaluation_steps(order, token))
 
+    def compare_caches(self, order: CacheOrder, token: CancelToken) -> Generator[CacheStep, None, CacheFound]:
+        """Returns a CacheFound."""
+        return (yield from cache_steps(order, token))
+
     # ---- history ---------------------------------------------------------------------------------------------------
 
-    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry) -> None:
+    def store(self, entry: AnswerEntry | SweepEntry | QualityEntry | CacheEntry) -> None:
         match entry:
             case AnswerEntry():
                 self._store.add(_answer_result(entry))
             case SweepEntry():
                 self._store.add(_sweep_result(entry))
+            case CacheEntry():
+                self._store.add(cache_result(entry))
             case QualityEntry():
                 self._store.add(quality_result(entry))
 

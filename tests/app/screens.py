@@ -252,7 +252,10 @@ def _convert_pages(c: Camera) -> Iterator[str]:
 
 
 def _test_pages(c: Camera) -> Iterator[str]:
+    from cache_example import cache_example
     from fake_backend import FakeBackend
+
+    from app.jobs.testing_cache import CacheMeasure, CacheOrder
 
     window, page = c.window, c.window.page("test")
     bench = page.bench
@@ -297,6 +300,11 @@ def _test_pages(c: Camera) -> Iterator[str]:
     yield "test-traffic"
     yield from _quality_pages(c)
     page.tabs.setCurrentIndex(5)
+    page.caches.show_found(cache_example(CacheOrder(CacheMeasure.POSITION, c.scratch / "smollm2-Q4_K_M.gguf", 1024)))
+    yield "test-cache"
+    page.caches.show_found(cache_example(CacheOrder(CacheMeasure.SPEED, c.scratch / "smollm2-Q4_K_M.gguf", 32768)))
+    yield "test-cache-speed"
+    page.tabs.setCurrentIndex(6)
     c.wait(lambda: page.history.table.model.rowCount() == 3)
     page.history.table.view.selectAll()
     yield "test-history"

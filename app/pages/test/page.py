@@ -21,6 +21,7 @@ from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.pages.base import Page
 from app.pages.test.answers import AnswersPanel
+from app.pages.test.caches import CachePanel
 from app.pages.test.column import FileColumn
 from app.pages.test.controls import AdvancedCard, PromptRow, question
 from app.pages.test.history import HistoryPanel
@@ -33,13 +34,14 @@ from app.widgets.basics import EmptyState, PrimaryButton, button, label, set_ava
 from app.widgets.inline_error import InlineError
 from app.widgets.text import explain
 
-TABS = ("Text", "Numbers", "Kernels", "Sweep", "Quality", "History")
+TABS = ("Text", "Numbers", "Kernels", "Sweep", "Quality", "Cache", "History")
 TAB_HINTS = (
     "Both files' answers to one prompt, beside each other",
     "Times, memory and traffic of both answers",
     "Which code has run each operation, and why",
     "How times change when 1 to 128 texts are answered at once",
     "How much the quantized file differs from the source on a text, and whether that is within limits",
+    "What keeping keys and values in fewer bits costs, by position in a text and in time",
     "Earlier measurements on this computer, and two of them beside each other",
 )
 SHAPES_KEY = "test-shapes"
@@ -51,7 +53,10 @@ KERNEL_WIDTHS = (
     "the best this processor has",
     "Quantized",
 )
-STATES = {"loading": "Loading…", "generating": "Generating…", "sweeping": "Measuring…", "judging": "Measuring…", "": ""}
+STATES = {
+    "loading": "Loading…", "generating": "Generating…", "sweeping": "Measuring…", "judging": "Measuring…",
+    "caching": "Measuring…", "": "",
+}  # fmt: skip
 
 
 class TestPage(Page):
@@ -92,7 +97,8 @@ class TestPage(Page):
         if self._stack.currentWidget() is self._empty:
             return self.empty_button
         shown = self.tabs.currentWidget()
-        button = {self.sweep: self.sweep_button, self.quality: self.judge_button}.get(shown, self.generate)
+        buttons = {self.sweep: self.sweep_button, self.quality: self.judge_button, self.caches: self.cache_button}
+        button = buttons.get(shown, self.generate)
         return button if button.isVisibleTo(self) else None
 
     def parts(self) -> tuple[QWidget, ...]:
@@ -102,6 +108,7 @@ class TestPage(Page):
             self.advanced,
             self.answers,
             self.sweep,
+            self.caches,
             self.history,
             *self.quality.parts(),
         )
@@ -129,6 +136,9 @@ class TestPage(Page):
         self.judge_button = PrimaryButton(
             "Measure quality", self._judge, icon="play", hint="Let both files read the text, and judge (Ctrl+Enter)"
         )
+        self.cache_button = PrimaryButton(
+            "Measure caches", self._compare_caches, icon="play", hint="Let the file run with each cache (Ctrl+Enter)"
+        )
         self.cancel = button("Cancel", bench.cancel, icon="x", hint="Stop; what has come so far stays in view")
         self.more = button("Advanced", self._toggle_advanced, icon="sliders-horizontal")
         self.more.setCheckable(True)
@@ -148,6 +158,7 @@ class TestPage(Page):
         self.sweep = SweepPanel(bench)
         self.quality = self.piece("quality")
         self.quality.attach(bench, self.services)
+        self.caches = CachePanel(bench)
         self.history = self.piece("history")
         self.error = InlineError()
 
@@ -171,6 +182,7 @@ class TestPage(Page):
         head.addWidget(self.generate)
         head.addWidget(self.sweep_button)
         head.addWidget(self.judge_button)
+        head.addWidget(self.cache_button)
         files = QHBoxLayout()
         files.setSpacing(SPACE_4)
         for column in self.columns:
@@ -180,7 +192,15 @@ class TestPage(Page):
         self.tabs.tabBar().setAccessibleName("Views of the test")
         self.tabs.setDocumentMode(True)  # no frame, whether or not the style sheet has come
         self.tabs.tabBar().setDrawBase(False)
-        parts = (self._text_tab(), self._numbers_tab(), self._kernels_tab(), self.sweep, self.quality, self.history)
+        parts = (
+            self._text_tab(),
+            self._numbers_tab(),
+            self._kernels_tab(),
+            self.sweep,
+            self.quality,
+            self.caches,
+            self.history,
+        )
         for title, part in zip(TABS, parts, strict=True):
             self.tabs.addTab(part, title)
         for number, hint in enumerate(TAB_HINTS):
@@ -237,6 +257,8 @@ class TestPage(Page):
         self.tabs.currentChanged.connect(lambda _number: self._refresh())
         self.tabs.currentChanged.connect(lambda _number: self._look_for_shapes())
         self.tabs.currentChanged.connect(lambda _number: self.quality.look_at_files())
+        self.tabs.currentChanged.connect(lambda _number: self.caches.look())
+        self.caches.refreshed.connect(self._refresh)
         self.prompt.prompt.textChanged.connect(self._refresh)
         self.services.session.changed.connect(self._on_session)
         queue.changed.connect(self._on_conversion)
@@ -296,6 +318,12 @@ class TestPage(Page):
         order = self.quality.order()
         if order is not None:
             self.bench.judge(order)
+
+    def _compare_caches(self) -> None:
+        self._take_setup()
+        order = self.caches.order()
+        if order is not None and not self.caches.problem:
+            self.bench.compare_caches(order)
 
     def _take_setup(self) -> None:
         self.bench.arithmetic = self.advanced.arithmetic
@@ -367,22 +395,24 @@ class TestPage(Page):
         bench = self.bench
         self._stack.setCurrentWidget(self._loaded if bench.ready else self._empty)
         shown = self.tabs.currentWidget()
-        sweeping, judging = shown is self.sweep, shown is self.quality
-        self.generate.setVisible(not sweeping and not judging)
+        sweeping, judging, caching = shown is self.sweep, shown is self.quality, shown is self.caches
+        self.generate.setVisible(not (sweeping or judging or caching))
         self.sweep_button.setVisible(sweeping)
         self.judge_button.setVisible(judging)
+        self.cache_button.setVisible(caching)
         self.more.setVisible(self.tabs.currentIndex() == 0)
         self.cancel.setVisible(bool(bench.busy))
         set_available(self.cancel, "It stops as soon as the present piece of work is done." if bench.stopping else "")
         busy = "Stopping…" if bench.stopping else STATES[bench.busy]
         empty = "" if self.prompt.prompt.toPlainText() or bench.busy else "The prompt is empty."
-        problem = self.quality.problem or self.quality.expected if judging else "" if sweeping else empty
+        problem = self.quality.problem or self.quality.expected if judging else "" if sweeping or caching else empty
         self.reason.setText(busy or problem)
         set_available(self.generate, busy)
         set_available(self.sweep_button, busy)
         set_available(self.judge_button, busy or self.quality.problem)
+        set_available(self.cache_button, busy or self.caches.problem)
         for column in self.columns:
-            column.set_loads(not judging)
+            column.set_loads(not judging and not caching)
             column.refresh(bench)
         for side in (0, 1):
             self.advanced.show_cache(bench, side)

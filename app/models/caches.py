@@ -1,0 +1,150 @@
+"""What was measured of a cache's formats, as rows, lines and sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from app.jobs.testing_cache import WINDOW, CacheFound, CacheMeasure
+from app.models.table import Column
+from app.plots.length_plot import MOST_LINES, LengthLine
+from core import units
+
+if TYPE_CHECKING:
+    from core.kv.compare import SchemeCost
+    from core.kv.contexts import ContextPoint
+    from core.kv.scheme import CacheScheme
+
+
+def cost_columns() -> tuple[Column, ...]:
+    """Of quality; rows are `SchemeCost`."""
+    return (
+        Column("Cache", lambda c: c.scheme.text, mono=True, term="cache format"),
+        Column("Bits", lambda c: f"{c.bits:.3f}", lambda c: c.bits, number=True, term="effective bits"),
+        Column("KL, nats", lambda c: units.format_number(c.kl, 3), lambda c: c.kl, number=True, term="KL divergence"),
+        Column("Perplexity", lambda c: f"{c.perplexity:.3f}", lambda c: c.perplexity, number=True, term="perplexity"),
+        Column(
+            "Same top", lambda c: units.format_percent(c.same_top), lambda c: c.same_top, number=True, term="same top"
+        ),
+    )
+
+
+def speed_columns() -> tuple[Column, ...]:
+    """Of speed; rows are `ContextPoint`."""
+    return (
+        Column("Cache", lambda p: p.scheme.text, mono=True, term="cache format"),
+        Column("Tokens", lambda p: units.format_count(p.context), lambda p: p.context, number=True, term="context"),
+        Column(
+            "Tokens/s", lambda p: f"{p.rate:.1f}", lambda p: p.rate, number=True, term="decode",
+            tooltip=lambda p: f"A step takes {units.format_duration(p.seconds)}",
+        ),
+        Column(
+            "Attention", lambda p: units.format_percent(p.attention, 0), lambda p: p.attention, number=True,
+            tooltip=lambda p: f"{units.format_percent(p.attention)} of a step's time goes to attention",
+        ),
+    )  # fmt: skip
+
+
+def found_rows(found: CacheFound) -> Sequence[SchemeCost | ContextPoint]:
+    return found.sweep.points if found.sweep is not None else found.costs
+
+
+def kl_lines(costs: Sequence[SchemeCost]) -> tuple[LengthLine, ...]:
+    """KL by position, of those that keep keys and values alike: a line has its point where a span ends."""
+    alike = [c for c in costs if c.scheme.keys == c.scheme.values] or list(costs)
+    return tuple(
+        LengthLine(
+            cost.scheme.text,
+            tuple((span.stop, span.kl) for span in cost.spans),
+            tuple(
+                f"{units.format_number(span.kl, 3)} nats, perplexity {units.format_number(span.perplexity, 4)}"
+                for span in cost.spans
+            ),
+        )
+        for cost in alike[:MOST_LINES]
+    )
+
+
+def rate_lines(found: CacheFound) -> tuple[LengthLine, ...]:
+    """Tokens a second over the context, 16 bits first."""
+    sweep = found.sweep
+    if sweep is None or not sweep.points:
+        return ()
+    schemes = tuple(dict.fromkeys(p.scheme for p in sweep.points))
+    base = schemes[0]
+    return tuple(
+        LengthLine(
+            scheme.text,
+            tuple((p.context, p.rate) for p in sweep.of(scheme)),
+            tuple(
+                f"{units.format_tokens_per_second(p.rate)}, {units.format_percent(p.attention, 0)} in attention"
+                for p in sweep.of(scheme)
+            ),
+            sweep.crossing(scheme, base) if scheme != base else None,
+        )
+        for scheme in schemes
+    )
+
+
+def sentence(found: CacheFound) -> str:
+    """What the figures mean."""
+    if found.sweep is not None:
+        return _speed_sentence(found)
+    if found.order.measure is CacheMeasure.WINDOW:
+        return _window_sentence(found.costs)
+    worst = max(found.costs, key=lambda c: c.kl, default=None)
+    best = min(found.costs, key=lambda c: c.kl, default=None)
+    if worst is None or best is None:
+        return ""
+    words = (
+        f"Over {units.format_count(found.tokens)} tokens {best.scheme.text} loses least, "
+        f"{units.format_number(best.kl, 3)} nats a token, and {worst.scheme.text} most, "
+        f"{units.format_number(worst.kl, 3)}."
+    )
+    return f"{words} {_sides_sentence(found.costs)}".rstrip()
+
+
+def _sides_sentence(costs: Sequence[SchemeCost]) -> str:
+    """Keys against values, of the format that has both alone."""
+    by = {(c.scheme.keys, c.scheme.values): c.kl for c in costs if not c.scheme.window}
+    for form in ("Q4_0", "Q8_0"):
+        keys, values = by.get((form, "F16")), by.get(("F16", form))
+        if keys is not None and values is not None:
+            return (
+                f"{form} for the keys alone loses {units.format_number(keys, 3)}, for the values alone "
+                f"{units.format_number(values, 3)}."
+            )
+    return ""
+
+
+def _window_sentence(costs: Sequence[SchemeCost]) -> str:
+    """What the window saves for keys and for values."""
+    by = {(c.scheme.keys, c.scheme.values, c.scheme.window): c.kl for c in costs}
+    found = []
+    for form in ("INT8", "INT4"):
+        sides = []
+        for keys, values in ((form, "F16"), ("F16", form)):
+            without, kept = by.get((keys, values, 0)), by.get((keys, values, WINDOW))
+            if without is None or kept is None:
+                return ""
+            sides.append((without, kept))
+        (keys_without, keys_kept), (values_without, values_kept) = sides
+        more = "keys" if keys_without - keys_kept > values_without - values_kept else "values"
+        numbers = [units.format_number(n, 3) for n in (keys_without, keys_kept, values_without, values_kept)]
+        found.append(
+            f"{form}: the {WINDOW} latest tokens in 16 bits lower the KL of keys from {numbers[0]} to {numbers[1]}, of "
+            f"values from {numbers[2]} to {numbers[3]}; they save more with {more}."
+        )
+    return " ".join(found)
+
+
+def _speed_sentence(found: CacheFound) -> str:
+    assert found.sweep is not None
+    parts = []
+    for line in rate_lines(found)[1:]:
+        where = "at no context" if line.crossing is None else f"from {units.format_count(line.crossing)} tokens on"
+        parts.append(f"{line.name} is faster than 16 bits {where}")
+    longest: dict[CacheScheme, float] = {p.scheme: p.attention for p in found.sweep.points}
+    share = next(iter(longest.values()), 0.0)
+    end = f"With {units.format_count(found.tokens)} tokens {units.format_percent(share, 0)} of a step in 16 bits is "
+    return f"{'; '.join(parts)}. {end}attention." if parts else f"{end}attention."
