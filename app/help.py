@@ -22,6 +22,7 @@ TABS = {
     ("recipe", "Size"): "budget",
     ("inspect", "Compare"): "outliers#compare-two-files",
     ("inspect", "Activations"): "outliers#activations",
+    ("inspect", "Cache"): "cache#what-stands-out",
     ("test", "Quality"): "quality",
     ("test", "Sweep"): "speed#the-batch-sweep",
     ("test", "Cache"): "cache#what-it-costs",

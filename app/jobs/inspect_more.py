@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 GROUP_KEY = "inspect-group"
 ACTIVATIONS_KEY = "inspect-activations"
+CACHE_KEY = "inspect-cache"
 COMPARE_KEY = "inspect-compare"
 FINDINGS_KEY = "inspect-findings"
 REMEDIES_KEY = "inspect-remedies"
@@ -173,6 +174,17 @@ def activations_work(checkpoint: Checkpoint, text: str | None, limit: int, path:
 
         given = _read_text(path) if path is not None else text
         return (yield from measure_activations(checkpoint, given, limit, token))
+
+    return work
+
+
+def cache_outliers_work(checkpoint: Checkpoint, limit: int) -> Work:
+    """Yields ActivationProgress layer by layer and returns CacheOutliers, over the bundled text."""
+
+    def work(token: CancelToken) -> Iterator[Any]:
+        from core.inspect.cache_outliers import measure_cache
+
+        return (yield from measure_cache(checkpoint, limit=limit, token=token))
 
     return work
 

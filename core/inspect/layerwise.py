@@ -71,8 +71,7 @@ def measure_activations(
     an empty text, and where an input is not finite; Cancelled between two blocks of rows.
     """
     token = token or CancelToken()
-    config = _config(checkpoint)
-    ids, cut = _tokens(checkpoint, config, bundled_text() if text is None else text, limit)
+    config, ids, cut = text_for(checkpoint, text, limit)
     total = config.layers + 1
     known = load_activations(checkpoint, ids) if use_cache else None
     if known is not None:
@@ -90,6 +89,13 @@ def measure_activations(
     if use_cache:
         store_activations(checkpoint, result)
     return result
+
+
+def text_for(checkpoint: Checkpoint, text: str | None, limit: int) -> tuple[DecoderConfig, list[int], bool]:
+    """The model, the text's first `limit` tokens (None: the bundled one), and whether it has more. Raises UserError as
+    `measure_activations`."""
+    config = _config(checkpoint)
+    return config, *_tokens(checkpoint, config, bundled_text() if text is None else text, limit)
 
 
 def check_can_measure(checkpoint: Checkpoint) -> None:

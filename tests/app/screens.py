@@ -470,6 +470,13 @@ def _inspect_more_pages(c: Camera) -> Iterator[str]:
     view.tabs.setCurrentWidget(view._layer_tabs.together)
     c.rest(0.1)
     yield "inspect-activations-layers"
+    page.show_view("cache")
+    view = page.views["cache"]
+    yield "inspect-cache-empty"
+    view.tokens.setValue(64)
+    view.run()
+    c.wait(lambda: view.found is not None)
+    yield "inspect-cache"
     page.show_view("compare")
     view = page.views["compare"]
     c.rest(0.1)

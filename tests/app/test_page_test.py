@@ -312,12 +312,12 @@ def test_sweep_from_start_to_export(
 
 def test_history_compares_two_and_copies_markdown(page: TestPage, backend: FakeBackend, qtbot) -> None:  # type: ignore[no-untyped-def]
     history = page.history
-    page.tabs.setCurrentIndex(5)
+    page.tabs.setCurrentIndex(6)
     assert not history.copy.isVisible()  # a sentence instead of an empty table
     generate(qtbot, page)
     backend.slow = True
     generate(qtbot, page)
-    page.tabs.setCurrentIndex(5)
+    page.tabs.setCurrentIndex(6)
     qtbot.waitUntil(lambda: history.table.model.rowCount() == 2, timeout=LONG)
     assert len(history.selected()) == 1
     assert history.copy.isEnabled()

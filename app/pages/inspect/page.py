@@ -46,6 +46,7 @@ VIEWS = (
     ViewSpec("map", "Map", "All tensors of the model, coloured by one measure", "map_view:MapView"),
     ViewSpec("tensor", "Tensor", "One tensor: heat map, channels, distribution and error", "tensor_view:TensorView"),
     ViewSpec("activations", "Activations", "What flows into each layer", "activations_view:ActivationsView"),
+    ViewSpec("cache", "Cache", "Which keys and values stand out in the KV cache", "cache_view:CacheView"),
     ViewSpec("group", "Quantization map", "One group of one row, down to its bits", "group_view:GroupView"),
     ViewSpec("compare", "Compare", "Two files, tensor by tensor", "compare_view:CompareView"),
 )
@@ -96,7 +97,7 @@ class InspectPage(Page):
         self.state.open(name)
 
     def show_view(self, key: str) -> None:
-        """'map', 'tensor', 'activations', 'group' or 'compare'."""
+        """'map', 'tensor', 'activations', 'cache', 'group' or 'compare'."""
         self.tabs.setCurrentIndex([spec.key for spec in VIEWS].index(key))
         if self.findings.isChecked() and self.width() < NARROW:
             self.findings.click()  # they stand where the view is wanted
