@@ -49,6 +49,12 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
         help="what weights are multiplied with: float32, or int8 as the engine does; default: exact",
     )
     parser.add_argument(
+        "--cache-type",
+        default="f16",
+        metavar="TYPE",
+        help="what the artifact's keys and values are kept in, as of generate; the source's in f16; default: f16",
+    )
+    parser.add_argument(
         "--thresholds", default="balanced", metavar="NAME", help="strict, balanced (default), loose, or a JSON file"
     )
     parser.add_argument("--layers", type=int, default=128, metavar="N", help="tokens for the error by layer; 0: none")
@@ -116,6 +122,7 @@ def _settings(args: argparse.Namespace) -> EvalSettings:
     return EvalSettings(
         text=EvalText(path, args.windows, args.length, Score(args.score), not args.from_start),
         arithmetic=args.arithmetic,
+        cache=args.cache_type,
         layers=args.layers,
         tasks="" if args.tasks is None else str(args.tasks),
         needle=() if args.needle is None else tuple(args.needle) or LENGTHS,

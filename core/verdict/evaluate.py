@@ -20,6 +20,7 @@ import numpy as np
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.inspect.cache import DamagedFile
+from core.kv.scheme import CacheScheme
 from core.methods.record import read_record, text_of_record
 from core.metrics.divergence import NonFinite, SourceRows, TokenFigures, compact, compare
 from core.progress import CancelToken
@@ -44,7 +45,7 @@ from core.verdict.source_logits import LogitsWriter, SourceLogits, source_key
 from core.verdict.text import Windows, read_evaluation_text, take_windows
 from core.verdict.texts import continuations, text_pairs
 
-CACHE_DTYPE = "F16"
+CACHE_DTYPE = "F16"  # of the source
 SPEED = BenchSettings(prompt_tokens=256, decode_tokens=32, runs=3)
 # What each part costs, in windows' worth: only the progress bar depends on it.
 _LOAD, _TEXTS, _LAYERS, _SPEED = 2.0, 2.0, 3.0, 6.0
@@ -303,7 +304,8 @@ def _load(job: _Job, stack: ExitStack, checkpoint: Checkpoint, capacity: int) ->
     arithmetic = ARITHMETICS[job.settings.arithmetic]
     stage = f"loading {checkpoint.path.name}"
     place, fallback = parse_place(job.settings.device), job.settings.fallback
-    steps = loading(checkpoint, capacity, 1, arithmetic, job.settings.threads, CACHE_DTYPE, job.token, place, fallback)
+    cache = CacheScheme.parse(job.settings.cache).dtype if checkpoint is job.artifact else CACHE_DTYPE
+    steps = loading(checkpoint, capacity, 1, arithmetic, job.settings.threads, cache, job.token, place, fallback)
     while True:
         try:
             read = next(steps)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
+from core.kv.layout import check_engine
+from core.kv.scheme import CacheScheme
 from core.runtime.arithmetic import ARITHMETICS
 from core.units import format_count
 
@@ -80,6 +82,8 @@ class EvalSettings:
     `new_tokens` are compared. speed: measure both in alternation. use_cache: keep and use the source's logits.
     method, calibration: how the artifact was made, for the report, where that is known. device: 'cpu', 'gpu' or 'gpu:1'
     …; fallback: on the processor where it can not run there. Errors layer by layer are always the processor's.
+    cache: what the artifact's keys and values are kept in, as the text of a `core.kv.scheme.CacheScheme` that the
+    engine runs; the source's are in F16.
     """
 
     text: EvalText = field(default_factory=EvalText)
@@ -96,8 +100,10 @@ class EvalSettings:
     calibration: str = ""
     device: str = "cpu"
     fallback: bool = False
+    cache: str = "F16"
 
     def __post_init__(self) -> None:
+        check_engine(CacheScheme.parse(self.cache))
         if self.arithmetic not in ARITHMETICS:
             raise UserError(f"There is no arithmetic '{self.arithmetic}'.", f"Choose one of {', '.join(ARITHMETICS)}.")
         if any(n < MIN_NEEDLE for n in self.needle):

@@ -59,7 +59,7 @@ def test_from_the_button_to_table_plot_and_history(page: TestPage, qtbot) -> Non
     page.cache_button.click()
     qtbot.waitUntil(lambda: not page.bench.busy, timeout=LONG)
     assert panel.found is not None
-    assert panel.found.order == CacheOrder(CacheMeasure.POSITION, page.bench.slots[1].path, 1024)
+    assert panel.found.order == CacheOrder(CacheMeasure.POSITION, page.bench.slots[1].path, 1024, "exact")
     assert panel.costs.isVisible()
     assert [c.scheme.text for c in panel.costs.model.rows()][:2] == ["Q8_0", "Q8_0/F16"]
     assert "loses least" in panel.sentence.text()
@@ -88,6 +88,17 @@ def test_errors_and_cancelling_stay_on_the_tab(page: TestPage, qtbot) -> None:  
     qtbot.waitUntil(lambda: not page.bench.busy, timeout=LONG)
     assert page.caches.measure.isEnabled()
     assert "Cancelled" in page.caches.sentence.text()
+
+
+def test_quality_takes_the_cache_that_is_chosen_there(page: TestPage) -> None:
+    page.tabs.setCurrentIndex(TABS.index("Quality"))
+    chooser = page.quality.setup.cache
+    chooser.activated.emit(chooser.findData("Q4_0"))
+    order = page.quality.order()
+    assert order is not None
+    assert order.settings.cache == "Q4_0"
+    page.bench.place(1, "gpu:0")
+    assert page.quality.order().settings.cache == "F16", "the GPU keeps no such cache"
 
 
 def test_what_the_engine_does_not_run_is_said(page: TestPage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,29 @@ def test_configurations_say_so(folder: Path, tmp_path: Path) -> None:
     assert beside["kv_cache_quant_algo"] == "FP8"
 
 
+@pytest.mark.parametrize("target", COMPRESSED)
+def test_the_loader_reads_the_same_scales(
+    target: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """compressed-tensors, through transformers, puts them where its cache looks for them.
+
+    It knows attention by the argument `past_key_values`, which transformers calls `cache` from 5.24 on: with that pair
+    no folder's scales are looked at, so the loader is told that this is attention.
+    """
+    from compressed_tensors.quantization.lifecycle import apply, initialize
+    from transformers import AutoModelForCausalLM
+
+    for module in (apply, initialize):
+        monkeypatch.setattr(module, "is_cached_attention_module", initialize._is_attention_module)
+    made = convert(folder, target, tmp_path / "out")
+    ours = {n: t for n, t in load_file(made / "model.safetensors").items() if n.endswith((".k_scale", ".v_scale"))}
+    loaded = dict(AutoModelForCausalLM.from_pretrained(made, dtype="auto").named_parameters())
+    assert len(ours) == 4
+    for name, scale in ours.items():
+        assert torch.equal(loaded[name], scale), name
+        assert float(scale) != 1.0, "1 is what it has without a file's"
+
+
 @pytest.mark.parametrize("target", ["w4a16-g32", "modelopt-nvfp4"])
 def test_a_folder_with_them_opens_verifies_and_converts(target: str, folder: Path, tmp_path: Path) -> None:
     made = convert(folder, target, tmp_path / "out")

@@ -143,7 +143,9 @@ class CachePanel(QWidget):
         path = self._bench.slots[self.file.currentData()].path
         if path is None:
             return None
-        return CacheOrder(self.measure.currentData(), path, self.tokens.currentData(), self._bench.arithmetic)
+        measure = self.measure.currentData()
+        timed = measure is CacheMeasure.SPEED  # rounded activations would lose more than an 8-bit cache does
+        return CacheOrder(measure, path, self.tokens.currentData(), self._bench.arithmetic if timed else "exact")
 
     # ---- while it runs, and afterwards -----------------------------------------------------------------------------
 

@@ -125,6 +125,14 @@ class QualityPanel(QWidget):
         bench.judge_failed.connect(self._fail)
         bench.ended.connect(self._ended)
         bench.asked.connect(self.look_at_files)
+        bench.slot_changed.connect(lambda _side: self._show_caches())
+        self._show_caches()
+
+    def _show_caches(self) -> None:
+        bench = self._bench
+        if bench is not None:
+            device = bench.slots[1].device
+            self.setup.show_caches(lambda cache: bench.backend.refuses(cache, device))
 
     def parts(self) -> tuple[QWidget, ...]:
         """What is styled one after the other when the theme changes."""

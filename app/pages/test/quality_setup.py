@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import Signal
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
+from app.pages.test.cache_combo import CacheCombo
 from app.pages.test.controls import CONTRACTS
 from app.pages.test.quality_limits import QualityLimits
 from app.theme import SPACE_1, SPACE_2, SPACE_3
@@ -38,6 +40,7 @@ class QualitySetup(QWidget):
         super().__init__(parent)
         self._path = ""
         self._tasks = ""
+        self._cache = "F16"
         self.limits = QualityLimits()
         self.preset, self.values = self.limits.preset, self.limits.values
         self._make_row()
@@ -86,6 +89,8 @@ class QualitySetup(QWidget):
         self.spread = self._choice("Where the windows lie", explain("window placement"), places)
         lengths = [("off", 0), *((f"up to {format_count(n)} tokens", n) for n in LONGEST)]
         self.needle = self._choice("Numbers hidden in long texts", explain("number lost"), lengths)
+        self.cache = CacheCombo("KV cache of the quantized file while measuring")
+        self.cache.chosen.connect(self._choose_cache)
         self.layers = self._switch("Error by layer", "Where in the depth of the model the error arises", True)
         self.texts = self._switch("Texts side by side", "How both files go on from three short prompts", True)
         self.speed = self._switch("Speed", "How fast both files write on this computer, in alternation", False)
@@ -155,6 +160,7 @@ class QualitySetup(QWidget):
             ("scored tokens", "Tokens that count", self.score),
             ("window placement", "Windows", self.spread),
             ("number lost", "Long texts", self.needle),
+            ("cache format", "Cache", self.cache),
         )
         for column, (word, title, box) in enumerate(choices):
             name = term(word, title, "caption")
@@ -181,6 +187,7 @@ class QualitySetup(QWidget):
         return EvalSettings(
             text=EvalText(self._path, self.windows.value(), self.length.value(), score, spread),
             arithmetic=str(self.arithmetic.currentData()),
+            cache=self._cache,
             layers=LAYER_TOKENS if self.layers.isChecked() else 0,
             tasks=self._tasks,
             needle=tuple(n for n in sorted({*LENGTHS, *LONGEST}) if n <= longest),
@@ -191,6 +198,17 @@ class QualitySetup(QWidget):
         )
 
     # ---- the user changes something --------------------------------------------------------------------------------
+
+    def show_caches(self, refusal: Callable[[str], str]) -> None:
+        """What the quantized file's cache can be kept in; the source's stays in 16 bits. refusal: why not, or ''."""
+        if refusal(self._cache):
+            self._cache = "F16"  # another device
+        self.cache.show_cache(self._cache, refusal)
+
+    def _choose_cache(self, cache: str) -> None:
+        if cache != self._cache:
+            self._cache = cache
+            self.settings_changed.emit()
 
     def _on_preset(self) -> None:
         if self.limits.own:

@@ -346,3 +346,20 @@ def test_a_report_does_not_replace_anything_unasked(
             assert main([*words, str(other), "--overwrite"]) == 1
             assert "belongs to the model" in capsys.readouterr().err
         assert part.read_bytes() == before
+
+
+def test_a_file_against_itself_judges_its_cache(models: Path) -> None:
+    """With the same weights on both sides all that differs is what the artifact's keys and values are kept in."""
+    same = measure(models, artifact="source")
+    eight = measure(models, artifact="source", cache="Q8_0")
+    four = measure(models, artifact="source", cache="Q4_0", needle=(128,))
+    assert same.quality.kl_mean.value == 0
+    assert 0 < eight.quality.kl_mean.value < four.quality.kl_mean.value
+    assert "cache F16" in four.arithmetic
+    assert "cache Q4_0" in four.arithmetic
+    assert four.needle is not None
+    assert len(four.needle.places) == 3
+    with pytest.raises(UserError, match="no cache format"):
+        measure(models, cache="Q9")
+    with pytest.raises(UserError, match="keeps no cache in LM2"):
+        measure(models, cache="LM2,rotate")
