@@ -14,15 +14,33 @@ from typing import Any
 import numpy as np
 
 from kernels import dispatch, gpu
-from kernels.gpu import selftest
+from kernels.gpu import selftest, user_files
 
-LEAST = 1 << 18  # values of a block that is worth the way to the GPU and back; not measured
+# Values of a block that is worth the way to the GPU and back: a guess, until `python -m kernels.gpu.bench --sections
+# encoders` has measured it on this computer.
+LEAST = 1 << 18
+NEVER = 1 << 40
+_MEASURED = "encode-from.json"  # in the user's cache folder, by card
 LONGEST_GROUP = 32768  # values that a program has in registers
 BLOCKS = ("Q4_0", "Q8_0", "MXFP4", "NVFP4")
 _PRIORITY = 100  # above all instruction sets
 _FP4 = {"MXFP4": (32, "E8M0"), "NVFP4": (16, "E4M3")}
 _lock = RLock()  # one block at a time: the device has one queue, and Triton compiles in one thread
 device = "cuda"
+
+
+def least() -> int:
+    """Values from which on a block goes to the GPU: what was measured here, on the quickest card, or else the guess.
+
+    Asks no card which one it is: that would import torch.
+    """
+    found = [values for values in user_files.read(_MEASURED).values() if type(values) is int and 0 < values <= NEVER]
+    return min(found, default=LEAST)
+
+
+def keep_least(card: str, values: int) -> bool:
+    """For the programs that start from now on. False where the cache folder can not be written to."""
+    return user_files.write(_MEASURED, {**user_files.read(_MEASURED), card: values})
 
 
 def _send(array: np.ndarray) -> Any:
@@ -150,7 +168,7 @@ def switched_off() -> tuple[tuple[str, str], ...]:
 
 def register(op: str, function: Callable[..., Any], kernels: tuple[str, ...], kinds: tuple[str, ...] = ()) -> None:
     """Adds the GPU to an operation of `dispatch`. kinds: variants that it has, all when there are none."""
-    dispatch.register(op, "gpu:triton", _finite(function), partial(_usable, kernels, kinds), _PRIORITY, least=LEAST)
+    dispatch.register(op, "gpu:triton", _finite(function), partial(_usable, kernels, kinds), _PRIORITY, least=least())
 
 
 register("encode_groups", encode_groups, ("encode groups",))

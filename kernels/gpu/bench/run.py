@@ -4,7 +4,8 @@
 
 ceilings: copies and matrix products that this card can do at best. correctness: every self-test, on odd shapes.
 products: 4-bit weights at batch 1 … 128 beside bfloat16. step: a whole decode step of a model of 8 billion parameters
-beside what reading its weights takes. formats: others at one and sixteen tokens. peers: whichever libraries import.
+beside what reading its weights takes. formats: others at one and sixteen tokens. encoders: from how many values on they
+are quicker than the processor, kept for conversions. peers: whichever libraries import.
 Each section has its time; one that runs out of it says what it left out. Results: gpu-bench.json and .svg in --out.
 
 --tune: searches configurations for this card and these shapes before all else, and keeps them in the user's cache
@@ -24,7 +25,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-QUICK = {"ceilings": 15.0, "correctness": 90.0, "products": 75.0, "step": 60.0, "formats": 30.0, "peers": 70.0}
+QUICK = {"ceilings": 15.0, "correctness": 90.0, "products": 75.0, "step": 60.0, "formats": 25.0,
+         "encoders": 10.0, "peers": 70.0}  # fmt: skip
 THOROUGH = 10.0  # times as long, without --quick
 TUNING = 240.0
 
@@ -38,10 +40,11 @@ class Sizes:
     formats: tuple[str, ...] = ("Q4_0", "Q8_0", "Q4_K", "Q6_K", "int8")
     copy_bytes: int = 1 << 29
     matrix: int = 8192
+    values: tuple[int, ...] = tuple(1 << n for n in range(14, 25, 2))  # of a block that is encoded
     small: bool = False
 
 
-TINY = Sizes(((48, 128),), (1, 16, 70), ("Q4_K", "int8"), 1 << 12, 32, True)
+TINY = Sizes(((48, 128),), (1, 16, 70), ("Q4_K", "int8"), 1 << 12, 32, (1 << 10, 1 << 11), True)
 
 
 @dataclass
@@ -161,9 +164,15 @@ def step(bench: Bench) -> None:
         del made
 
 
+def encoders(bench: Bench) -> None:
+    from kernels.gpu.bench.encoding import encoders as measured
+
+    measured(bench)
+
+
 SECTIONS: dict[str, Callable[[Bench], None]] = {
     "ceilings": ceilings, "correctness": correctness, "products": products, "step": step, "formats": formats,
-    "peers": peers,
+    "encoders": encoders, "peers": peers,
 }  # fmt: skip
 
 

@@ -45,6 +45,9 @@ def test_every_section_is_measured_and_written(told) -> None:
     assert {row["name"] for row in results["formats"]["rows"]} == {"Q4_K", "int8"}
     assert [row["batch"] for row in results["step"]["rows"]] == [1, 8]
     assert all(row["bound_seconds"] > 0 for row in results["step"]["rows"])
+    assert {(row["name"], row["values"]) for row in results["encoders"]["rows"]} == {
+        (name, values) for name in ("int4 g128", "Q4_0") for values in (1024, 2048)
+    }
     names = {row["name"].split()[0] for row in results["peers"]["rows"]}
     assert names == {"bitsandbytes", "torchao", "gemlite", "Marlin"}
     assert not [name for name, section in results.items() if "failed" in section or "left_out" in section]
@@ -53,8 +56,21 @@ def test_every_section_is_measured_and_written(told) -> None:
 @pytest.mark.triton
 def test_it_prints_as_it_goes(told) -> None:
     for words in ("ceilings, at most", "copy: ", "tuned 1 of 4", "int4 g128, 48 × 128, 16 tokens: ", "× bfloat16",
-                  "step of 8: ", "Marlin int4 g128 (vLLM), 48 × 128, 1 tokens", "gpu-bench.json"):  # fmt: skip
+                  "step of 8: ", "encoding on the GPU is quicker ",
+                  "Marlin int4 g128 (vLLM), 48 × 128, 1 tokens", "gpu-bench.json"):  # fmt: skip
         assert words in told["printed"], words
+
+
+@pytest.mark.triton
+def test_encoding_pays_from_where_it_is_quicker_at_all_larger_sizes() -> None:
+    from kernels.gpu.backends.conversion import NEVER
+    from kernels.gpu.bench.encoding import crossover
+
+    def rows(*wins: bool) -> list[dict[str, Any]]:
+        return [{"values": 1 << n, "seconds": 2 - win, "processor_seconds": 1.5} for n, win in enumerate(wins)]
+
+    assert crossover(rows(True, False, True, True)) == 4
+    assert crossover(rows(True, True) + rows(True, False)) == NEVER
 
 
 @pytest.mark.triton

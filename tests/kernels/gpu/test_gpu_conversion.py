@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from core.encoded_on import encoded_on
 from kernels import dispatch, gpu, ops
+from kernels.gpu import user_files
 from kernels.gpu.backends import conversion
 
 
@@ -69,6 +71,16 @@ def test_small_blocks_and_searches_stay_where_they_are(monkeypatch) -> None:
     monkeypatch.setattr(gpu, "state", asked)
     ops.encode_groups(np.ones((8, 64), np.float32), 4, 32, True, search=False)
     ops.encode_blocks("Q4_0", np.ones((8, 64), np.float32), search=False)
+
+
+def test_blocks_go_to_the_gpu_from_where_it_was_measured_to_win(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(user_files, "folder", lambda: tmp_path / "gpu")
+    assert conversion.least() == conversion.LEAST
+    assert conversion.keep_least("sm_90", 1 << 20)
+    assert conversion.keep_least("sm_75", conversion.NEVER)
+    assert conversion.least() == 1 << 20
+    user_files.write("encode-from.json", {"sm_90": "many", "sm_75": -1})
+    assert conversion.least() == conversion.LEAST
 
 
 def test_a_call_that_is_declined_goes_to_the_next_and_is_counted() -> None:

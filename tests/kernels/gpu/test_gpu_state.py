@@ -84,7 +84,7 @@ def test_known_versions_of_triton_will_do(version) -> None:
     [
         ("sm_120", "3.3.0", False), ("sm_120", "3.4.0", True), ("sm_121", "3.5.1", False), ("sm_121", "3.9.0", True),
         ("sm_103", "3.4.0", False), ("sm_103", "3.6.0+git12", True), ("sm_100", "3.3.0", True),
-        ("sm_90", "3.3.0", True),
+        ("sm_90", "3.3.0", True), ("sm_110", "3.6.0", False), ("sm_110", "3.7.0", True),
     ],
 )  # fmt: skip
 def test_new_cards_need_new_versions_of_triton(card, version, ready) -> None:
