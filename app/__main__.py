@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from core.openmp import spin_little
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code."""
+    spin_little()
     words = list(sys.argv[1:] if argv is None else argv)
     # The commands import all of core, half a second that the window's first picture shall not wait for; only what
     # can be a command or an option is looked up there.

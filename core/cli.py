@@ -23,6 +23,7 @@ from typing import NoReturn
 from core import cli_budget, cli_cache, cli_eval, cli_generate, cli_guide, cli_help, cli_hub, cli_imatrix, cli_inspect
 from core.errors import Cancelled, UserError
 from core.guide import address
+from core.openmp import spin_little
 from core.progress import CancelToken
 from core.units import THOUSANDS
 from core.version import version
@@ -59,6 +60,7 @@ codecs.register_error(PLAIN, _plain)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    spin_little()
     words = list(sys.argv[1:] if argv is None else argv)
     as_json = "--json" in words
     token = CancelToken()
