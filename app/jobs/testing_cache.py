@@ -82,23 +82,18 @@ def schemes_of(measure: CacheMeasure) -> tuple[CacheScheme, ...]:
 
     Raises UserError where it does not run what the measurement is about.
     """
+    from app.jobs.testing_core import why_not
     from core.kv.compare import window_exercise
-    from core.kv.layout import check_engine
     from core.kv.scheme import CacheScheme
 
     if measure is CacheMeasure.WINDOW:
         exercise = window_exercise(WINDOW)
-        for scheme in exercise:
-            check_engine(scheme)
+        refused = next(filter(None, (why_not(scheme, "cpu") for scheme in exercise)), "")
+        if refused:
+            raise UserError(refused, "Measure the quality by position instead.")
         return exercise
-    found = []
-    for text in _TIMED if measure is CacheMeasure.SPEED else _PAIRS:
-        scheme = CacheScheme.parse(text)
-        try:
-            check_engine(scheme)
-        except UserError:
-            continue
-        found.append(scheme)
+    asked = map(CacheScheme.parse, _TIMED if measure is CacheMeasure.SPEED else _PAIRS)
+    found = [scheme for scheme in asked if not why_not(scheme, "cpu")]
     return (CacheScheme(), *found[:MOST_TIMED]) if measure is CacheMeasure.SPEED else tuple(found)
 
 
@@ -107,7 +102,7 @@ def cache_problem(measure: CacheMeasure) -> str:
     try:
         return "" if schemes_of(measure) else "The engine keeps its cache in 16 bits alone."
     except UserError as error:
-        return str(error)
+        return error.message
 
 
 def cache_work(backend: Backend, order: CacheOrder, stale: list[Any]) -> Work:

@@ -304,7 +304,7 @@ def _load(job: _Job, stack: ExitStack, checkpoint: Checkpoint, capacity: int) ->
     arithmetic = ARITHMETICS[job.settings.arithmetic]
     stage = f"loading {checkpoint.path.name}"
     place, fallback = parse_place(job.settings.device), job.settings.fallback
-    cache = CacheScheme.parse(job.settings.cache).dtype if checkpoint is job.artifact else CACHE_DTYPE
+    cache = CacheScheme.parse(job.settings.cache).text if checkpoint is job.artifact else CACHE_DTYPE
     steps = loading(checkpoint, capacity, 1, arithmetic, job.settings.threads, cache, job.token, place, fallback)
     while True:
         try:

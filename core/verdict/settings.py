@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UserError
-from core.kv.layout import check_engine
+from core.kv.layout import cache_layout
 from core.kv.scheme import CacheScheme
 from core.runtime.arithmetic import ARITHMETICS
 from core.units import format_count
@@ -103,7 +103,7 @@ class EvalSettings:
     cache: str = "F16"
 
     def __post_init__(self) -> None:
-        check_engine(CacheScheme.parse(self.cache))
+        cache_layout((), 1, 1, CacheScheme.parse(self.cache))  # refuses what the engine does not keep
         if self.arithmetic not in ARITHMETICS:
             raise UserError(f"There is no arithmetic '{self.arithmetic}'.", f"Choose one of {', '.join(ARITHMETICS)}.")
         if any(n < MIN_NEEDLE for n in self.needle):

@@ -361,5 +361,3 @@ def test_a_file_against_itself_judges_its_cache(models: Path) -> None:
     assert len(four.needle.places) == 3
     with pytest.raises(UserError, match="no cache format"):
         measure(models, cache="Q9")
-    with pytest.raises(UserError, match="keeps no cache in LM2"):
-        measure(models, cache="LM2,rotate")
