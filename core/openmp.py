@@ -1,8 +1,8 @@
 """How the threads of PyTorch's products wait for each other.
 
-GNU's OpenMP lets them spin for milliseconds before they sleep. Beside other programs, the thread that is waited for often
-has no processor, and the others take one to spin on: learned rounding took three to fifteen times its processor time and
-hardly went on. Twenty microseconds of spinning are as quick on an idle machine.
+GNU's OpenMP lets them spin for milliseconds before they sleep. Beside other programs, the thread that is waited for
+often has no processor, and the others take one to spin on: learned rounding took up to seven times its processor time,
+and hardly went on. Twenty microseconds of spinning are as quick on an idle machine.
 """
 
 from __future__ import annotations
