@@ -19,6 +19,35 @@ import triton.language as tl
 from triton.runtime import interpreter
 
 
+def _patched_once() -> None:
+    """The interpreter puts its functions into `triton.language` again for each function that a kernel calls, which is
+    a third of its time: here, once for a launch.
+    """
+    patch = interpreter._patch_lang
+    done: set[int] = set()
+
+    def once(function: Any) -> Any:
+        modules = {id(value) for value in function.__globals__.values() if value is tl or value is tl.core}
+        if modules <= done:
+            return interpreter._LangPatchScope()
+        done.update(modules)
+        scope = patch(function)
+        restore = scope.restore
+
+        def restored() -> None:
+            done.clear()
+            restore()
+
+        scope.restore = restored
+        return scope
+
+    interpreter._patch_lang = once
+
+
+if hasattr(interpreter, "_LangPatchScope"):  # of Triton's newer versions
+    _patched_once()
+
+
 def exact_dot() -> None:
     """The interpreter keeps bfloat16 as its bits, and multiplies those: here they are float32 of the same value."""
     builder = interpreter.InterpreterBuilder
@@ -42,7 +71,7 @@ class Traffic:
     def __init__(self, shared: tuple[str, ...] = ("x", "order", "table")) -> None:
         """shared: what several programs may read, as the second-level cache has it."""
         self.ranges: list[tuple[int, int, str]] = []
-        self.loaded: dict[str, set[tuple[Any, ...]]] = defaultdict(set)
+        self._touched: dict[tuple[str, Any, int], list[np.ndarray]] = defaultdict(list)  # by tensor, program and size
         self._shared = shared
         builder = interpreter.InterpreterBuilder
         load, store = builder.create_masked_load, builder.create_masked_store
@@ -59,18 +88,24 @@ class Traffic:
         builder.create_masked_load, builder.create_masked_store = masked_load, masked_store
 
     def start(self, tensors: dict[str, torch.Tensor | None]) -> None:
-        self.loaded.clear()
+        self._touched.clear()
         self.ranges = [(t.data_ptr(), t.data_ptr() + t.nbytes, name) for name, t in tensors.items() if t is not None]
 
     def touch(self, builder: Any, pointers: Any, mask: Any, size: int) -> None:
         addresses = np.asarray(pointers.data, np.int64)[np.asarray(mask.data, bool)]
+        if not addresses.size:
+            return
+        lowest, highest = addresses.min(), addresses.max()
         for low, high, name in self.ranges:
-            inside = addresses[(addresses >= low) & (addresses < high)]
+            if lowest >= high or highest < low:
+                continue
             program = builder.grid_idx if name not in self._shared else None
-            self.loaded[name].update((program, int(a), size) for a in np.unique(inside))
+            inside = addresses[(addresses >= low) & (addresses < high)]
+            self._touched[name, program, size].append(inside)
 
     def nbytes(self, name: str) -> int:
-        return sum(size for _, _, size in self.loaded[name])
+        own = ((size, addresses) for (of, _, size), addresses in self._touched.items() if of == name)
+        return sum(size * len(np.unique(np.concatenate(addresses))) for size, addresses in own)
 
 
 def tell(**values: Any) -> None:

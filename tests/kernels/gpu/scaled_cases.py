@@ -1,7 +1,7 @@
 """Products of codes with codes under Triton's interpreter: one JSON line a case.
 
-Errors are shares of Σ |x| · |w|, of the values that the codes stand for, by numpy in float64. `all` as an argument runs
-every format × way × batch × shape; without it, each batch has some of the shapes.
+Every format × way × batch × shape. Errors are shares of Σ |x| · |w|, of the values that the codes stand for, by numpy
+in float64.
 """
 
 from __future__ import annotations
@@ -150,13 +150,10 @@ def main() -> None:
     traffic = Traffic(("x", "x_scales", "out"))
     exact_dot()
     scaled_dot()
-    whole = "all" in sys.argv
-    number = 0
     for kind in KINDS:
         for way in ways(kind):
             for tokens in BATCHES:
-                number += 1
-                for rows, columns in SHAPES if whole else (SHAPES[number % len(SHAPES)],):
+                for rows, columns in SHAPES:
                     width = weights(kind, rows, columns)[0].codes.shape[1]
                     how = scaled_configuration(CARDS[way], work_of(kind, way), tokens, rows, width, KINDS[kind].bits)
                     if how.regime == VECTOR and way != ways(kind)[0]:

@@ -41,7 +41,8 @@ def test_every_regime_and_batch_was_run(results: list[dict[str, Any]]) -> None:
     assert len(vector) > 30
     assert vector == tile >= library
     assert vector <= {r["case"] for r in results if r["regime"] == "tile" and not r["unrolled"]}
-    assert {r["tokens"] for r in results} >= {1, 3, 16, 33}
+    for case in {r["case"] for r in results if r["tuned"]}:
+        assert {r["tokens"] for r in results if r["case"] == case} >= {1, 3, 16, 33}
     assert any(r["split"] > 1 and r["regime"] == "tile" for r in results)
     assert {r["dtype"] for r in results if r["regime"] == "tile"} == {"float16", "bfloat16"}
 
