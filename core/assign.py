@@ -96,6 +96,7 @@ def decide(
                 else _decide_folder(target, recipe, t, rule, why)
             )
             _check_method(recipe, fate)
+            _check_importance(fate, t, importance)
             if not fate.alone:
                 known[key] = fate
         fates[t.name] = fate
@@ -111,6 +112,19 @@ def _check_method(recipe: Recipe, fate: Fate) -> None:
     raise UserError(
         f"{form.name} has no groups with zero points of their own, which {recipe.method.value} chooses.",
         f"Choose another method ({names}), or a target with zero points such as w4a16-g64-asym.",
+    )
+
+
+def _check_importance(fate: Fate, t: MappedTensor, importance: bool) -> None:
+    """Raise UserError where a format needs to know which channels matter, and nothing says so."""
+    form = fate.format
+    if form is None or not form.needs_importance or fate.lossless or importance:
+        return
+    if t.role in (Role.EMBED, Role.HEAD):  # what is measured of inputs has nothing for them
+        return
+    raise UserError(
+        f"{form.name} needs an importance matrix: without one, too little is left of the model at its bits.",
+        "Choose the method 'importance', or a larger target such as IQ3_S or Q3_K_M.",
     )
 
 

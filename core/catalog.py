@@ -15,6 +15,7 @@ from core.formats import Format, find_format
 from core.formats.coded import Coded
 from core.hardware import matrix
 from core.targets import TARGETS, Target
+from kernels.layouts import GRID_KINDS
 
 if TYPE_CHECKING:
     from core.checkpoint.base import Checkpoint
@@ -41,6 +42,7 @@ _KINDS = {  # base type that is not of a folder's own → kind
     "Q4_0": "Blocks of 32", "Q4_1": "Blocks of 32", "Q5_0": "Blocks of 32", "Q5_1": "Blocks of 32",
     "Q8_0": "Blocks of 32", "Q2_K": "K-quants", "Q3_K": "K-quants", "Q4_K": "K-quants", "Q5_K": "K-quants",
     "Q6_K": "K-quants", "IQ4_NL": "Uneven levels", "IQ4_XS": "Uneven levels", "TQ1_0": "Ternary", "TQ2_0": "Ternary",
+    **dict.fromkeys(GRID_KINDS, "Grid points"),
     "MXFP4": "4-bit floats", "NVFP4": "4-bit floats", "F32": "Not quantized", "F16": "Not quantized",
     "BF16": "Not quantized",
 }  # fmt: skip

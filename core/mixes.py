@@ -13,11 +13,12 @@ from typing import NamedTuple
 from core.models.shape import ModelShape
 from core.targets import Kind, Target
 from core.tensor_info import Role
-from kernels.layouts import PLAIN_KINDS
+from kernels.layouts import GRID_KINDS, LAYOUTS, PLAIN_KINDS
 
 # Block of 256 that does not divide the row → the type llama.cpp takes instead.
 SMALLER_BLOCK = {
     "IQ4_XS": "IQ4_NL",
+    **dict.fromkeys(GRID_KINDS, "IQ4_NL"),
     "Q2_K": "Q4_0",
     "Q3_K": "Q4_0",
     "TQ1_0": "Q4_0",
@@ -29,7 +30,17 @@ SMALLER_BLOCK = {
 }
 
 VALUE_ROLES = (Role.ATTN_V, Role.ATTN_QKV)
-PLACED_ROLES = frozenset({*VALUE_ROLES, Role.FFN_DOWN})  # the others get the same type in every layer
+TWO_BIT_MIXES = ("IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ2_M")
+_FINER_TWO_BIT_MIXES = ("IQ2_S", "IQ2_M")
+# The others get the same type in every layer.
+PLACED_ROLES = frozenset({*VALUE_ROLES, Role.FFN_DOWN, Role.FFN_GATE, Role.FFN_UP})
+
+
+# Of attn_output; of models with eight experts these mixes give it Q5_K.
+_OUTPUT = {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K", "IQ3_XXS": "IQ3_S", "IQ3_M": "Q4_K"}
+_SMALL_MIXES = (
+    *("Q2_K", "Q3_K_S", "Q3_K_M", "IQ3_XXS", "IQ3_XS", "IQ3_S", "IQ3_M", "IQ4_NL", "IQ4_XS", "Q4_K_S", "Q4_K_M"),
+)
 
 
 class Choice(NamedTuple):
@@ -72,6 +83,10 @@ def choose(target: Target, t: Subject, model: ModelShape | None, tied: bool, imp
     if t.role is Role.EMBED:
         if base in ("TQ1_0", "TQ2_0"):
             return Choice("Q4_K", "ternary is too coarse for the embedding")
+        if target.name in ("IQ2_XXS", "IQ2_XS"):
+            return Choice("Q2_K", f"{target.name} gives the embedding more bits")
+        if target.name in (*_FINER_TWO_BIT_MIXES, "IQ3_XXS"):
+            return Choice("IQ3_S", f"{target.name} gives the embedding more bits")
         return Choice(base, "the mix's base type")
     return _body(target.name, base, t, model, importance)
 
@@ -82,6 +97,8 @@ def _head(target: Target, t: Subject, base: str) -> Choice:
         return Choice("Q8_0", f"{what} gets 8 bits")
     if t.shape[-1] % 256:
         return Choice("Q8_0", f"{what} gets 8 bits, since 256 does not divide its rows")
+    if target.name in (*TWO_BIT_MIXES, "IQ3_XXS"):
+        return Choice("Q5_K", f"{what} gets 5 bits")
     return Choice("Q6_K", f"{what} gets 6 bits")
 
 
@@ -93,28 +110,50 @@ def _body(mix: str, base: str, t: Subject, model: ModelShape | None, importance:
     i = t.layer if experts > 1 and t.layer is not None else t.order
     first_eighth = i < layers // 8
     found: str | None = None
-    if t.role in VALUE_ROLES:
-        found = _value(mix, t.order, layers, grouped)
+    if mix in TWO_BIT_MIXES:
+        found = _two_bits(mix, t, layers, grouped, experts)
+    elif t.role in VALUE_ROLES:
+        found = _value(mix, t.order, layers, grouped, importance)
         if model and is_70b(model) and (found or base) in ("Q3_K", "Q4_K"):
             found = "Q5_K"
         if experts == 8:
             found = "Q8_0"
     elif t.role is Role.ATTN_K and experts == 8:
         found = "Q8_0"
+    elif t.role in (Role.ATTN_Q, Role.ATTN_K):
+        found = {"IQ3_XS": "IQ3_XXS", "IQ3_XXS": "IQ2_S"}.get(mix)
+    elif t.role in (Role.FFN_GATE, Role.FFN_UP):
+        found = "IQ3_XXS" if mix == "IQ3_XS" and layers // 8 <= i < 7 * layers // 8 else None
     elif t.role is Role.FFN_DOWN:
+        first_eighth = first_eighth or (mix == "IQ3_M" and experts == 8 and more_bits(i, layers))
         found = _down(mix, i, layers, first_eighth, importance)
     elif t.role is Role.ATTN_OUT:
         if experts == 8:
-            small = ("Q2_K", "Q3_K_S", "Q3_K_M", "IQ4_NL", "Q4_K_S", "Q4_K_M", "IQ4_XS")
-            found = "Q5_K" if mix in small else None
+            found = "Q5_K" if mix in _SMALL_MIXES else None
         else:
-            found = {"Q2_K": "Q3_K", "Q3_K_M": "Q4_K", "Q3_K_L": "Q5_K"}.get(mix)
+            found = _OUTPUT.get(mix)
     if found is None or found == base:
         return Choice(base, "the mix's base type")
-    return Choice(found, f"{mix} gives the {t.role.value} of this layer more bits")
+    more = LAYOUTS[found].bits > LAYOUTS[base].bits
+    return Choice(found, f"{mix} gives the {t.role.value} of this layer {'more' if more else 'fewer'} bits")
 
 
-def _value(mix: str, i: int, layers: int, grouped: bool) -> str | None:
+def _two_bits(mix: str, t: Subject, layers: int, grouped: bool, experts: int) -> str | None:
+    finer = "IQ3_S" if mix in _FINER_TWO_BIT_MIXES else "Q2_K"
+    if t.role in VALUE_ROLES:
+        return "Q4_K" if grouped or experts >= 4 else finer
+    if t.role is Role.ATTN_K:
+        return "Q4_K" if experts == 8 else None
+    if t.role is Role.FFN_DOWN:
+        return finer if t.order < layers // 8 else None
+    if t.role is Role.ATTN_OUT:
+        if experts == 8:
+            return "Q5_K"
+        return "IQ3_S" if mix in _FINER_TWO_BIT_MIXES else None
+    return None
+
+
+def _value(mix: str, i: int, layers: int, grouped: bool, importance: bool) -> str | None:
     if mix == "Q2_K":
         return "Q4_K" if grouped else "Q3_K"
     if mix == "Q3_K_M":
@@ -123,6 +162,12 @@ def _value(mix: str, i: int, layers: int, grouped: bool) -> str | None:
         return "Q5_K"
     if mix in ("IQ4_NL", "IQ4_XS"):
         return "Q5_K" if grouped else None
+    if mix == "IQ3_XXS" and not grouped:
+        return None if importance else "IQ3_S"
+    if mix in ("IQ3_XXS", "IQ3_XS", "IQ3_S"):
+        return "Q4_K" if grouped else None
+    if mix == "IQ3_M":
+        return "Q4_K"
     if mix in ("Q4_K_M", "Q5_K_M"):
         return "Q6_K" if more_bits(i, layers) else None
     if mix == "Q4_K_S":
@@ -141,6 +186,10 @@ def _down(mix: str, i: int, layers: int, first_eighth: bool, importance: bool) -
         return "Q6_K" if more_bits(i, layers) else None
     if mix == "Q4_K_S":
         return "Q5_K" if first_eighth else None
+    if mix == "IQ3_XXS" and not importance:
+        return "Q4_K" if first_eighth else "Q3_K"
+    if mix == "IQ3_M":
+        return "Q4_K" if first_eighth else None
     if mix in ("IQ4_NL", "IQ4_XS"):
         return "Q5_K" if first_eighth and not importance else None
     if mix in ("Q4_0", "Q5_0"):

@@ -225,7 +225,8 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe, forecasts: bool = True) ->
 
 
 # 10⁶ values a second that one thread of a 2023 desktop encodes, decodes and compares; only for the estimate shown.
-RATES = {"Q2_K": 60, "Q3_K": 120, "Q4_K": 80, "Q5_K": 80, "Q6_K": 90, "IQ4_NL": 35, "IQ4_XS": 45}
+RATES: dict[str, float] = {"Q2_K": 60, "Q3_K": 120, "Q4_K": 80, "Q5_K": 80, "Q6_K": 90, "IQ4_NL": 35, "IQ4_XS": 45}
+RATES |= {"IQ2_XXS": 6, "IQ2_XS": 4, "IQ2_S": 4, "IQ3_XXS": 2, "IQ3_S": 2.5}
 DEFAULT_RATE = 160
 DISK_BYTES_PER_SECOND = 1e9
 CALIBRATION_SECONDS = 4e-8  # of one core, for each weight: 512 tokens in float32

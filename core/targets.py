@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from core.errors import UserError
@@ -27,7 +27,7 @@ class Target:
     """container: 'gguf' (one file) or 'safetensors' (a folder). base: the format most tensors get.
 
     file_type: GGUF `general.file_type` (llama.cpp's llama_ftype); −1 for folders. summary: one line for the window.
-    ecosystem: of a folder, in `core.export.ecosystems`.
+    ecosystem: of a folder, in `core.export.ecosystems`. needs_importance: some tensors get a format that does.
     """
 
     name: str
@@ -37,6 +37,7 @@ class Target:
     file_type: int
     summary: str
     ecosystem: str = ""
+    needs_importance: bool = False
 
     @property
     def is_folder(self) -> bool:
@@ -45,6 +46,10 @@ class Target:
 
 def _mix(name: str, base: str, summary: str) -> Target:
     return Target(name, "gguf", Kind.MIX, base, FILE_TYPES[name.removesuffix("_MOE")], summary)
+
+
+def _weighed(name: str, base: str, summary: str) -> Target:
+    return replace(_mix(name, base, f"{summary}; needs an importance matrix"), needs_importance=True)
 
 
 def _type(name: str, summary: str) -> Target:
@@ -68,10 +73,18 @@ TARGETS: tuple[Target, ...] = (
     _mix("Q4_0", "Q4_0", "4 bits, blocks of 32; fast on CPUs"),
     _mix("IQ4_NL", "IQ4_NL", "4 bits on uneven levels, blocks of 32"),
     _mix("IQ4_XS", "IQ4_XS", "4 bits on uneven levels, smallest of the 4-bit mixes"),
+    _mix("IQ3_M", "IQ3_S", "3 bits from a grid, more for sensitive tensors"),
+    _mix("IQ3_S", "IQ3_S", "3 bits from a grid; better than Q3_K at its size"),
+    _weighed("IQ3_XS", "IQ3_S", "3 bits from a grid, fewer for query, key and the middle layers"),
+    _weighed("IQ3_XXS", "IQ3_XXS", "3 bits from a grid, smallest"),
     _mix("Q3_K_L", "Q3_K", "3 bits, most bits for sensitive tensors"),
     _mix("Q3_K_M", "Q3_K", "3 bits, more for sensitive tensors"),
     _mix("Q3_K_S", "Q3_K", "3 bits; quality falls visibly"),
     _mix("Q2_K", "Q2_K", "2 bits, more for sensitive tensors; quality falls a lot"),
+    _weighed("IQ2_M", "IQ2_S", "2 bits from a grid, more for sensitive tensors"),
+    _weighed("IQ2_S", "IQ2_XS", "2 bits from a grid, more for some tensors"),
+    _weighed("IQ2_XS", "IQ2_XS", "2 bits from a grid"),
+    _weighed("IQ2_XXS", "IQ2_XXS", "2 bits from a grid, the least"),
     _mix("TQ2_0", "TQ2_0", "ternary; only for models trained that way"),
     _mix("TQ1_0", "TQ1_0", "ternary, packed tighter; only for models trained that way"),
     _mix("MXFP4_MOE", "MXFP4", "4-bit floats for experts, 8 bits for the rest"),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kernels import cpu, dispatch
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
+from kernels.layouts import LAYOUTS, PLAIN_KINDS, SOURCE_KINDS, WRITTEN_KINDS
 from kernels.reference import bits as bits_reference
 from kernels.reference import blocks, floats, groups, inspect, statistics
 
@@ -176,10 +176,10 @@ _REFERENCES: dict[str, Callable[..., Any]] = {
     "pool_max": inspect.pool_max,
 }
 
-_ENCODED = tuple(kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS)  # those go by to_half
+_ENCODED = tuple(kind for kind in WRITTEN_KINDS if kind not in PLAIN_KINDS)  # those go by to_half
 dispatch.register("crc32", "reference", zlib.crc32)
 dispatch.register("encode_blocks", "reference", blocks.encode_blocks, variants=_ENCODED)
-dispatch.register("decode_blocks", "reference", blocks.decode_blocks, variants=_ENCODED + SOURCE_KINDS)
+dispatch.register("decode_blocks", "reference", blocks.decode_blocks, variants=tuple({*_ENCODED, *SOURCE_KINDS}))
 for _op, _function in _REFERENCES.items():
     dispatch.register(_op, "reference", _function)
 

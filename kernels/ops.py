@@ -22,7 +22,7 @@ from kernels.checks import matrix as _matrix
 from kernels.checks import scale_type as _check_scale_type
 from kernels.checks import weights as _weights
 from kernels.gpu.backends import conversion as _conversion  # noqa: F401
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS
+from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS, SOURCE_KINDS, WRITTEN_KINDS
 from kernels.reference import floats
 
 _FAST_FLOAT8 = ("F8_E4M3", "F8_E5M2")
@@ -38,13 +38,13 @@ def encode_blocks(
     threads: int = 1,
     tensor_scale: float = 1.0,
 ) -> np.ndarray:
-    """Values float32 [R, K] → blocks uint8 [R, K / block · block_bytes] of the GGML type `kind` (`BLOCK_KINDS`).
+    """Values float32 [R, K] → blocks uint8 [R, K / block · block_bytes] of the GGML type `kind` (`WRITTEN_KINDS`).
 
     search: choose scales that make the squared error small; without it, the bytes are those of ggml's plain encoder.
     importance: float32 [K], weights of the columns' squared errors. tensor_scale: NVFP4's, amax / (6·448).
     Raises ValueError for a K that the block does not divide, and for NaN and Inf; F32, F16 and BF16 keep those.
     """
-    if kind not in BLOCK_KINDS:
+    if kind not in WRITTEN_KINDS:
         raise ValueError(f"{kind} can not be written")
     x = _matrix(x)
     if kind in PLAIN_KINDS:

@@ -19,13 +19,14 @@ from core.recipe import Recipe, Rule
 from core.run import run
 from kernels.layouts import LAYOUTS, SOURCE_KINDS
 
-GGUF_TYPES = [f.name for f in FORMATS if f.container == "gguf"]
+# Those whose bits are shown one by one.
+GGUF_TYPES = [f.name for f in FORMATS if f.container == "gguf" and f.name not in SOURCE_KINDS]
 SCHEMES = [f.name for f in FORMATS if f.container == "safetensors" and f.name.startswith("w")]
 
 
 def write_code_books(path: Path, rows: int = 64, columns: int = 512) -> Path:
-    """A GGUF of a tensor of each type that is only read (IQ1_S … IQ3_S), `blk.0.<type>.weight`: random codes under
-    scales of about 0.01, since nothing here encodes them."""
+    """A GGUF of a tensor of each type with a code for several values (IQ1_S … IQ3_S), `blk.0.<type>.weight`: random
+    codes under scales of about 0.01."""
     rng = np.random.default_rng(12)
     writer = gguf.GGUFWriter(path, "llama")
     for kind in SOURCE_KINDS:

@@ -56,14 +56,15 @@ def methods_work(checkpoint: Checkpoint, recipe: Recipe, *, transforms: bool = T
         from core.targets import find_target
 
         text = recipe.calibrated.text if recipe.calibrated is not None else Calibrated().text
+        target = find_target(recipe.target)
+        form = base_of(target)
+        least = Calibrated(DataMethod.IMPORTANCE, text=text) if target.needs_importance else None
         try:
-            plan = make_plan(checkpoint, replace(recipe, calibrated=None))
+            plan = make_plan(checkpoint, replace(recipe, calibrated=least), forecasts=False)
         except UserError as error:
             never = Choice(problem=error.message, hint=error.hint)
             methods = [m for m in DataMethod if m is not DataMethod.NONE]
             return Choices(dict.fromkeys(methods, never), dict.fromkeys(Transform, never))
-
-        form = base_of(find_target(recipe.target))
 
         def choice(calibrated: Calibrated) -> Choice:
             token.check()
@@ -130,6 +131,13 @@ def for_format(calibrated: Calibrated | None, form: Format) -> Calibrated | None
     imatrix = calibrated.imatrix if method is DataMethod.IMPORTANCE else ""
     aim = calibrated.aim and method is DataMethod.GPTQ
     return replace(calibrated, method=method, transforms=transforms, imatrix=imatrix, aim=aim)
+
+
+def with_importance(calibrated: Calibrated | None) -> Calibrated:
+    """For a target that can not do without: the calibration, by another method where it has one."""
+    if calibrated is None:
+        return Calibrated(DataMethod.IMPORTANCE)
+    return replace(calibrated, method=DataMethod.IMPORTANCE, aim=False)
 
 
 def text_work(checkpoint: Checkpoint, settings: CalibrationText) -> Work:

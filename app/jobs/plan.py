@@ -75,8 +75,8 @@ def reply_work(plan: Plan) -> Work:
 
 def with_target(recipe: Recipe, name: str) -> Recipe:
     """The recipe for another target. What its file or folder can not hold is left out: rules for other formats, and
-    scales of a cache. Methods that it does not know give way to the usual one."""
-    from app.jobs.calibration import for_format
+    scales of a cache. Methods that it does not know give way to the usual one, or to importance where needed."""
+    from app.jobs.calibration import for_format, with_importance
     from core.export.cache_scales import why_no_cache
     from core.formats import FORMATS, Method, find_format
     from core.recipe import KEEP
@@ -86,12 +86,13 @@ def with_target(recipe: Recipe, name: str) -> Recipe:
     able = (f for f in FORMATS if f.container == target.container and f.ecosystem in ("", target.ecosystem))
     known = {f.name for f in able} | {KEEP}
     base = find_format(target.base, target.container)
+    calibrated = for_format(recipe.calibrated, base)
     return replace(
         recipe,
         target=name,
         method=recipe.method if recipe.method in base.methods else Method.SEARCH,
         rules=tuple(r for r in recipe.rules if r.format in known),
-        calibrated=for_format(recipe.calibrated, base),
+        calibrated=with_importance(calibrated) if target.needs_importance else calibrated,
         cache="" if why_no_cache(target) else recipe.cache,
     )
 

@@ -57,8 +57,9 @@ class Format(ABC):
     held are encoded in pieces that end at multiples of 1024 columns.
     ecosystem: of `core.export.ecosystems`, for folders; '' where any can store it. numbers: what its codes stand for,
     where codes of another packing can be taken over as they are. fuses: one scale serves all matrices
-    that runtimes fuse (query, key and value; gate and up). weighs_columns: a search takes
-    `importance`. methods: that can choose its numbers. derived: what is stored does not come from the tensor's values.
+    that runtimes fuse (query, key and value; gate and up). weighs_columns: a search takes `importance`;
+    needs_importance: without it too little is left of a model. methods: that can choose its numbers. derived: what is
+    stored does not come from the tensor's values.
     """
 
     name: str  # as the user writes it: 'Q4_K', 'w4a16-g128'
@@ -71,6 +72,7 @@ class Format(ABC):
     fuses: bool = False
     derived: bool = False
     weighs_columns: bool = False
+    needs_importance: bool = False
     methods: frozenset[Method] = METHODS
     error_bound: float = 0.0  # |x−x̂| ≤ error_bound × largest |x| of the scale's group, whatever the method
 

@@ -92,6 +92,26 @@ def _codebook(
     )
 
 
+_LEVEL_BITS = {"IQ2_XXS": 1.875, "IQ2_XS": 2.0, "IQ2_S": 2.25, "IQ3_XXS": 2.875, "IQ3_S": 3.25}
+# Unimportant values may get wrong signs, and levels that suit their neighbours: no value decodes to more than 2.5 times
+# the block's largest.
+_GRID_BOUND = 3.5
+
+
+def _grid(grid: layouts.Grid) -> NumericContract:
+    signs = "seven" if grid.even_signs else "eight"
+    return NumericContract(
+        grid.kind,
+        ElementType.CODEBOOK,
+        _LEVEL_BITS[grid.kind],
+        SuperBlock(256, grid.sub_block, 4),
+        scale=ElementType.F16,
+        block=256,
+        packing=f"a point of a grid for {grid.values} values, and {signs} signs for eight",
+        levels=(*(-v for v in reversed(grid.levels)), *grid.levels),
+    )
+
+
 CONTRACTS: tuple[tuple[NumericContract, float], ...] = (
     # contract, and the largest |x−x̂| as a share of the group's largest |x| (search may clip, hence the room)
     (_float("F32", ElementType.F32), 0.0),
@@ -125,6 +145,7 @@ CONTRACTS: tuple[tuple[NumericContract, float], ...] = (
     ),
     (_codebook("MXFP4", PerGroup(32), ElementType.F8_E8M0, E2M1, HALVES), 0.35),
     (_codebook("NVFP4", PerGroup(16), ElementType.F8_E4M3, E2M1, "byte j of 16 values holds value j and j+8"), 0.35),
+    *((_grid(grid), _GRID_BOUND) for grid in layouts.GRIDS.values()),
 )  # fmt: skip
 
 
@@ -140,6 +161,7 @@ class GgmlBlock(Format):
     """A GGUF tensor type. Rows are independent, so a tensor can be written in row blocks of any height.
 
     numbers: what its codes stand for, where those of another packing can be taken over as they are.
+    needs_importance: of the types for which llama-quantize demands a matrix, too.
     """
 
     container = "gguf"
@@ -151,6 +173,7 @@ class GgmlBlock(Format):
         self.needs_amax = contract.tensor_scale is not None
         self.numbers = _NUMBERS.get(contract.name)
         self.weighs_columns = contract.scale is not None and contract.element is not ElementType.TERNARY
+        self.needs_importance = contract.name in layouts.GRIDS and contract.name != "IQ3_S"
 
     def row_bytes(self, columns: int) -> int:
         """Bytes of one row of `columns` values."""
@@ -198,7 +221,7 @@ class GgmlBlock(Format):
             return super().bound_floor(options)
         # F16 ends at 2^-24; a super-block's scale is divided by its largest sub-scale before it is stored.
         g = c.granularity
-        steps = max(abs(c.code_min), c.code_max, *(abs(v) for v in c.levels), 1)
+        steps = max(abs(c.code_min), c.code_max, *(abs(v) for v in c.levels), 1.0)
         if isinstance(g, SuperBlock):
             steps *= 2 ** max(g.scale_bits, g.zero_bits)
         return steps * 2.0**-24 / self.error_bound

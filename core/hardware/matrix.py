@@ -17,6 +17,7 @@ from core.formats import find_format
 from core.formats.coded import Coded
 from core.targets import find_target
 from core.units import format_count
+from kernels.layouts import GRID_KINDS
 from resources import read_json
 
 
@@ -59,6 +60,7 @@ _FAMILIES = {
     "Q6_K": "K",
     "IQ4_NL": "IQ4",
     "IQ4_XS": "IQ4",
+    **dict.fromkeys(GRID_KINDS, "IQ"),
     "TQ1_0": "TQ",
     "TQ2_0": "TQ",
     "MXFP4": "MXFP4",

@@ -24,6 +24,11 @@ enum Kind {
     TQ2_0,
     MXFP4,
     NVFP4,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
     kKinds
 };
 
@@ -34,10 +39,11 @@ struct Layout {
 };
 
 constexpr Layout kLayouts[kKinds] = {
-    {"Q4_0", 32, 18},   {"Q4_1", 32, 20},   {"Q5_0", 32, 22},   {"Q5_1", 32, 24},
-    {"Q8_0", 32, 34},   {"Q2_K", 256, 84},  {"Q3_K", 256, 110}, {"Q4_K", 256, 144},
-    {"Q5_K", 256, 176}, {"Q6_K", 256, 210}, {"IQ4_NL", 32, 18}, {"IQ4_XS", 256, 136},
-    {"TQ1_0", 256, 54}, {"TQ2_0", 256, 66}, {"MXFP4", 32, 17},  {"NVFP4", 64, 36},
+    {"Q4_0", 32, 18},    {"Q4_1", 32, 20},     {"Q5_0", 32, 22},    {"Q5_1", 32, 24},   {"Q8_0", 32, 34},
+    {"Q2_K", 256, 84},   {"Q3_K", 256, 110},   {"Q4_K", 256, 144},  {"Q5_K", 256, 176}, {"Q6_K", 256, 210},
+    {"IQ4_NL", 32, 18},  {"IQ4_XS", 256, 136}, {"TQ1_0", 256, 54},  {"TQ2_0", 256, 66}, {"MXFP4", 32, 17},
+    {"NVFP4", 64, 36},   {"IQ2_XXS", 256, 66}, {"IQ2_XS", 256, 74}, {"IQ2_S", 256, 82}, {"IQ3_XXS", 256, 98},
+    {"IQ3_S", 256, 110},
 };
 
 // Sixteen blocks, one a lane. Always full: lanes past the end repeat the last block and write to a scratch block.

@@ -7,11 +7,12 @@ float32 results are those of the compiled kernels, where each SIMD lane runs one
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from kernels.layouts import LAYOUTS
-from kernels.reference import fp4, iq4, kquants, legacy, ternary
+from kernels.layouts import GRIDS, LAYOUTS
+from kernels.reference import fp4, grids, iq4, kquants, legacy, ternary
 
 # x [B, block], weights [B, block] or None, search → uint8 [B, bytes]
 BlockEncoder = Callable[[np.ndarray, "np.ndarray | None", bool], np.ndarray]
@@ -32,6 +33,7 @@ ENCODERS: dict[str, BlockEncoder] = {
     "IQ4_NL": iq4.encode_iq4_nl,
     "IQ4_XS": iq4.encode_iq4_xs,
     "MXFP4": fp4.encode_mxfp4,
+    **{kind: partial(grids.encode_grid, kind) for kind in GRIDS},
 }
 
 

@@ -14,6 +14,7 @@ from tiny_models import write_llama
 from window_help import LONG, click, controls, longest_block, open_recipe, wait_plan
 
 from app.jobs.calibration import about, cost_text, for_format, methods_work
+from app.jobs.plan import with_target
 from core.calibration.imatrix import Importance, ImportanceMatrix
 from core.calibration.imatrix_file import write_imatrix
 from core.calibration.settings import CalibrationText, Domain
@@ -214,6 +215,13 @@ def test_another_target_keeps_what_it_can() -> None:
     kept = Calibrated(DataMethod.IMPORTANCE, imatrix="a.gguf")
     assert for_format(kept, base_of(find_target("Q6_K"))) == kept
     assert for_format(None, base_of(find_target("Q6_K"))) is None
+
+
+def test_a_target_that_needs_importance_turns_it_on() -> None:
+    for before in (Recipe("Q4_K_M"), Recipe("w4a16-g64", calibrated=Calibrated(DataMethod.GPTQ, aim=True))):
+        after = with_target(before, "IQ2_M")
+        assert after.calibrated == Calibrated(DataMethod.IMPORTANCE)
+        assert with_target(after, "Q6_K").calibrated == after.calibrated
 
 
 def test_estimates_are_no_more_exact_than_they_are() -> None:

@@ -24,11 +24,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from kernels import dispatch, ops
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
+from kernels.layouts import LAYOUTS, PLAIN_KINDS, WRITTEN_KINDS
+
+# ggml stops the process where these have no importance.
+_NEEDS_IMPORTANCE = ("IQ2_XXS", "IQ2_XS")
 
 
 class Ggml:
-    """`ggml_quantize_chunk` of a shared library."""
+    """`ggml_quantize_chunk` of a shared library. Types that need importance get an equal one where there is none."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -41,6 +44,8 @@ class Ggml:
         layout = LAYOUTS[kind]
         self._library.ggml_quantize_init(layout.id)
         out = np.empty((rows, layout.row_bytes(columns)), np.uint8)
+        if importance is None and kind in _NEEDS_IMPORTANCE:
+            importance = np.ones(columns, np.float32)
         weights = None if importance is None else importance.ctypes.data
         self._chunk(layout.id, x.ctypes.data, out.ctypes.data, 0, rows, columns, weights)
         return out
@@ -74,7 +79,7 @@ def rates(ours, theirs, values: int, seconds: float) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ggml", default=None, help="shared library with ggml_quantize_chunk")
-    parser.add_argument("--types", default=",".join(kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS))
+    parser.add_argument("--types", default=",".join(kind for kind in WRITTEN_KINDS if kind not in PLAIN_KINDS))
     parser.add_argument("--isa", default=None, help="force a backend, such as cpu:avx2")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--columns", type=int, default=4096)

@@ -32,7 +32,7 @@ GGUF_COLUMNS = 21 * 256
 SCHEMES = [
     f.name for f in FORMATS if f.container == "safetensors" and f.contract.scale is not None and not f.needs_input
 ]
-TYPES = [f.name for f in FORMATS if f.container == "gguf"]
+TYPES = [f.name for f in FORMATS if f.container == "gguf" and not f.needs_importance]
 
 
 @pytest.fixture

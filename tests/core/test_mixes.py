@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 from core.assign import decide
+from core.methods.choice import Calibrated, DataMethod
 from core.mixes import more_bits
 from core.models.gguf_tensors import MappedTensor, Piece
 from core.models.shape import ModelShape
@@ -45,9 +46,15 @@ def types(target, tensors, shape, **options):
     return {t.name: (f.format.name if f.format else t.sources[0].dtype) for t, f in zip(tensors, fates, strict=True)}
 
 
+def data_for(target):
+    """Of a recipe: what a target needs."""
+    needed = target.startswith(("IQ2", "IQ3"))  # the others need none, and some mixes are larger with it
+    return {"calibrated": Calibrated(DataMethod.IMPORTANCE)} if needed else {}
+
+
 def bits(target):
     tensors = model()
-    fates = decide(find_target(target), Recipe(target), tensors, LLAMA_8B, from_gguf=False)
+    fates = decide(find_target(target), Recipe(target, **data_for(target)), tensors, LLAMA_8B, from_gguf=False)
     size = sum(f.format.bytes_for(t.shape).total for t, f in zip(tensors, fates, strict=True))
     values = sum(a.sources[0].values for a in tensors)
     return 8 * size / values
@@ -66,6 +73,14 @@ def bits(target):
         ("Q5_K_M", 5.70),
         ("Q6_K", 6.56),
         ("Q8_0", 8.50),
+        ("IQ2_XXS", 2.38),
+        ("IQ2_XS", 2.59),
+        ("IQ2_S", 2.74),
+        ("IQ2_M", 2.93),
+        ("IQ3_XXS", 3.25),
+        ("IQ3_XS", 3.50),
+        ("IQ3_S", 3.66),
+        ("IQ3_M", 3.76),
         ("IQ4_XS", 4.46),
         ("IQ4_NL", 4.68),
     ],
@@ -146,4 +161,4 @@ def test_rows_that_32_does_not_divide_stay_in_16_bits():
 def test_every_target_has_a_format():
     for target in TARGETS:
         if not target.is_folder:
-            assert types(target.name, model(), LLAMA_8B)
+            assert types(target.name, model(), LLAMA_8B, **data_for(target.name))

@@ -6,11 +6,12 @@ from tiny_models import write_llama
 from core.checkpoint import open_checkpoint
 from core.contract import ByteCount
 from core.errors import UserError
+from core.methods.choice import Calibrated, DataMethod
 from core.plan import Action, make_plan, misfit_costs
 from core.progress import CancelToken
 from core.recipe import KeepGroup, Misfit, Recipe, Rule
 from core.run import run
-from core.targets import TARGETS
+from core.targets import TARGETS, find_target
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,8 @@ def formats(plan):
 
 @pytest.mark.parametrize("target", [t.name for t in TARGETS])
 def test_bytes_add_up_to_the_whole_output(tiny, target):
-    plan = make_plan(tiny, Recipe(target))
+    data = Calibrated(DataMethod.IMPORTANCE) if find_target(target).needs_importance else None
+    plan = make_plan(tiny, Recipe(target, calibrated=data))
     assert plan.bytes.total == plan.bytes_total
     assert sum((t.bytes for t in plan.tensors), ByteCount()).total <= plan.bytes_total
     assert (
@@ -150,3 +152,10 @@ def test_a_rules_reason_is_the_tensors_reason(tiny):
         assert t.format_name == kept
     plan = make_plan(tiny, Recipe("Q4_K_M", rules=(Rule("ffn_up", "Q8_0", because), Rule("ffn_down", "Q8_0"))))
     assert {t.reason for t in plan.tensors if t.format_name == "Q8_0"} == {because, "your rule 'ffn_down'"}
+
+
+@pytest.mark.parametrize("target", [t.name for t in TARGETS if t.needs_importance])
+def test_what_needs_an_importance_matrix_says_so(tiny, target):
+    with pytest.raises(UserError, match="needs an importance matrix") as caught:
+        make_plan(tiny, Recipe(target))
+    assert "importance" in caught.value.hint

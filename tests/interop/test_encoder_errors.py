@@ -13,11 +13,11 @@ from benchmarks.encode_rate import Ggml, find_ggml
 from core.formats import GGML_FORMATS
 from core.formats.float4 import power_scale
 from kernels import ops
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
+from kernels.layouts import LAYOUTS, PLAIN_KINDS, WRITTEN_KINDS
 
 pytestmark = pytest.mark.interop
 
-KINDS = [kind for kind in BLOCK_KINDS if kind not in PLAIN_KINDS]
+KINDS = [kind for kind in WRITTEN_KINDS if kind not in PLAIN_KINDS]
 FORMATS = {f.name: f for f in GGML_FORMATS}
 ROWS, COLUMNS = 16, 1024
 # Both errors are float32 sums in another order.

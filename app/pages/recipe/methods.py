@@ -167,10 +167,14 @@ class MethodsPanel(QWidget):
         self._show_choices()
 
     def _show_choices(self) -> None:
-        base = base_of(find_target(self._recipe.target))
+        target = find_target(self._recipe.target)
+        base = base_of(target)
         for method, control in self.methods.items():
             if isinstance(method, DataMethod):
                 self._show_choice(method, control, self._choices.methods.get(method))
+            elif target.needs_importance:
+                why = f"{target.name} needs to know which channels matter."
+                self._show_choice(method, control, Choice(problem=why, hint="Take the method Importance."))
             elif base.contract.scale is None:
                 self._show_choice(method, control, Choice(problem=f"{base.name} has no scales to be chosen."))
             else:

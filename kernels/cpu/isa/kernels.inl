@@ -1,11 +1,13 @@
 // The body of every instruction set's translation unit. The file that includes it defines BITSMITH_NS.
 #include "../checksum.h"
 #include "../convert.h"
+#include "../decode/grids.h"
 #include "../decode/groups.h"
 #include "../decode/kquants.h"
 #include "../decode/legacy.h"
 #include "../decode/levels.h"
 #include "../encode/fp4.h"
+#include "../encode/grids.h"
 #include "../encode/groups.h"
 #include "../encode/iq4.h"
 #include "../encode/kquants.h"
@@ -41,6 +43,11 @@ static const Kernels kKernels = {
         encode_tq2_0,   // TQ2_0
         encode_mxfp4,   // MXFP4
         encode_nvfp4,   // NVFP4
+        encode_grid<GridIq2Xxs>,
+        encode_grid<GridIq2Xs>,
+        encode_grid<GridIq2S>,
+        encode_grid<GridIq3Xxs>,
+        encode_grid<GridIq3S>,
     },
     // decode
     {
@@ -60,6 +67,11 @@ static const Kernels kKernels = {
         decode_tq2_0,
         decode_mxfp4,
         decode_nvfp4,
+        decode_iq2_xxs,
+        decode_iq2_xs,
+        decode_iq2_s,
+        decode_iq3_xxs,
+        decode_iq3_s,
     },
     encode_groups,
     group_sums,

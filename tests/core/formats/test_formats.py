@@ -14,7 +14,7 @@ from core.formats.scaled8 import Scaled8
 from core.parts import Run
 from core.units import format_count
 from kernels import dispatch
-from kernels.layouts import BLOCK_KINDS, LAYOUTS, PLAIN_KINDS
+from kernels.layouts import LAYOUTS, PLAIN_KINDS, WRITTEN_KINDS
 
 
 def one_group_size(formats: tuple[Format, ...]) -> list[Format]:
@@ -111,7 +111,7 @@ def test_the_list_is_whole() -> None:
     """The GGUF tensor types and compressed-tensors schemes that the program says it writes, each once."""
     names = [(f.container, f.name) for f in FORMATS]
     assert len(set(names)) == len(names)
-    assert {name for container, name in names if container == "gguf"} == set(BLOCK_KINDS)
+    assert {name for container, name in names if container == "gguf"} == set(WRITTEN_KINDS)
     groups = ("g32", "g64", "g128", "channel")
     schemes = {f"w{b}a16-{g}{s}" for b in range(2, 9) for g in groups for s in ("", "-asym")} | FLOAT4
     schemes |= {f"gptq-{b}bit-{g}{s}" for b in (2, 3, 4, 8) for g in groups for s in ("", "-asym", "-asym-v2")}

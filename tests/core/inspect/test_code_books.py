@@ -1,4 +1,4 @@
-"""Types that are only read, IQ1_S … IQ3_S: everything that Inspect says of such a source, against the gguf package."""
+"""Types with a code for several values, IQ1_S … IQ3_S: all that Inspect says of them, against the gguf package."""
 
 from __future__ import annotations
 
