@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -30,15 +31,17 @@ def test_attention_is_that_of_the_reference(results) -> None:
         assert {r["width"] for r in own} == {64, 80, 96, 128, 256}
         assert {bool(r["window"]) for r in own} == {bool(r["softcap"]) for r in own} == {True, False}
         assert {r["heads"][0] // r["heads"][1] for r in own} >= {1, 2}
-    assert {r["batch"] for r in found if r["case"] == "token"} == {1, 3, 16, 33}
-    assert {r["context"] for r in found} >= {1, 31, 32, 33, 127, 129}
+    tried = {(r["width"], r["batch"], r["context"]) for r in found if r["case"] == "token"}
+    widths, contexts = (64, 80, 96, 128, 256), (1, 31, 32, 33, 127, 129)
+    assert tried >= set(product(widths, (1, 3, 16, 33), contexts)) | set(product(widths, (1,), (4096,)))
+    assert {r["dtype"] for r in found} == set(LIMITS)
     assert {r["split"] for r in found if r["case"] == "token"} >= {1, 2, 3, 5}
 
 
 @pytest.mark.triton
 def test_each_key_and_value_of_the_past_is_read_once(results) -> None:
     shares = [r["share"] for r in results if r.get("case") == "token"]
-    assert len(shares) == 8
+    assert len(shares) > 130
     assert max(shares) <= 1.05
     assert min(shares) >= 0.999
 
