@@ -79,6 +79,7 @@ TOPICS = {
     "app.jobs.inspect_more": "inspect",
     "app.jobs.budget": "budget",
     "app.jobs.testing_core": "running",
+    "app.jobs.testing_cache": "running",
     "app.jobs.testing_quality": "verdict",
     "app.pages.convert": "output",
     "app.pages.recipe": "recipe",
