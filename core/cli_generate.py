@@ -81,9 +81,9 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache-type",
         default="f16",
-        metavar="TYPE",
-        help="what keys and values are kept in: f16, bf16, f32, q8_0 or q4_0; two, as q8_0/q4_0, for keys and for "
-        "values; default: f16",
+        metavar="SCHEME",
+        help="what keys and values are kept in: f16, q8_0, int8, fp8 …; two, as q8_0/q4_0, for keys and for values; "
+        "'int4,rotate,window=128'; 'bitsmith cache' has all; default: f16",
     )
     device_options(parser)
 
@@ -96,16 +96,6 @@ def device_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fallback", choices=("cpu",), help="where to run what the device can not; default: it is refused"
     )
-
-
-def cache_dtype(text: str) -> str:
-    """Of --cache-type, as `load` takes it. Raises UserError for what the engine can not keep."""
-    from core.kv.layout import check_engine
-    from core.kv.scheme import CacheScheme
-
-    scheme = CacheScheme.parse(text)
-    check_engine(scheme)
-    return scheme.dtype
 
 
 def open_model(
@@ -123,13 +113,12 @@ def open_model(
         )
     place = parse_place(args.device)
     check_place(place, args.fallback is not None)
-    cache = cache_dtype(args.cache_type)
     checkpoint = stack.enter_context(open_checkpoint(path))
     show = _show_loading if sys.stderr is not None and sys.stderr.isatty() and not args.json else None
     try:
         model = load(
-            checkpoint, capacity, sequences, ARITHMETICS[args.activations], args.threads, cache, progress=show,
-            token=token, place=place, fallback=args.fallback is not None,
+            checkpoint, capacity, sequences, ARITHMETICS[args.activations], args.threads, args.cache_type,
+            progress=show, token=token, place=place, fallback=args.fallback is not None,
         )  # fmt: skip
     finally:
         if show is not None:

@@ -29,6 +29,7 @@ class _Executor(Protocol):
     def cancel(self) -> None: ...
     def profile(self, on: bool) -> None: ...
     def times(self) -> list[float]: ...
+    def cache_bytes(self) -> int: ...
     def nbytes(self) -> int: ...
 
 
@@ -77,6 +78,11 @@ class Engine:
             elif isinstance(step, Embed):
                 total += step.weight.nbytes / step.weight.rows
         return round(total)
+
+    @property
+    def cache_bytes(self) -> int:
+        """What the cache takes, as it was allocated."""
+        return self._open().cache_bytes()
 
     @property
     def nbytes(self) -> int:

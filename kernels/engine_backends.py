@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from kernels import cpu, dispatch
+from kernels.kv import kinds
 from kernels.matrix import Matrix
 from kernels.program import (
     ActMul,
@@ -26,6 +27,7 @@ from kernels.program import (
 )
 from kernels.reference.program import ReferenceProgram
 from kernels.reference.sample import sample as reference_sample
+from kernels.reference.scheme_cache import SchemeCache
 
 
 class Cancelled(Exception):
@@ -64,9 +66,14 @@ class ReferenceExecutor(ReferenceProgram):
     def times(self) -> list[float]:
         return list(self._times)
 
+    def cache_bytes(self) -> int:
+        return sum(
+            layer.nbytes if isinstance(layer, SchemeCache) else layer.keys.nbytes + layer.values.nbytes
+            for layer in self._cache
+        )
+
     def nbytes(self) -> int:
-        kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in self._cache)
-        return kept + sum(buffer.nbytes for buffer in self._buffers)
+        return self.cache_bytes() + sum(buffer.nbytes for buffer in self._buffers)
 
 
 class CompiledExecutor:
@@ -82,11 +89,10 @@ class CompiledExecutor:
             logits=program.logits,
             sequences=cache.sequences,
             capacity=cache.capacity,
-            cache=cache.dtype,
             activations=program.activations.name,
         )
-        for heads, width in cache.layers:
-            self._program.layer(heads, width)
+        for i in range(len(cache.layers)):
+            _add_layer(self._program, program, i)
         for step in program.steps:
             _add(self._program, step)
         self._program.finish()
@@ -106,6 +112,9 @@ class CompiledExecutor:
     def times(self) -> list[float]:
         return list(self._program.times())
 
+    def cache_bytes(self) -> int:
+        return int(self._program.cache_bytes())
+
     def nbytes(self) -> int:
         return int(self._program.nbytes())
 
@@ -116,6 +125,21 @@ def _stored(weights: tuple[Matrix, ...]) -> list[Any]:
 
 def _floats(values: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(values, np.float32).reshape(-1)
+
+
+def _turned(rope: Rope | None) -> tuple[np.ndarray, float, bool]:
+    return (
+        (np.zeros(0, np.float32), 1.0, False) if rope is None else (_floats(rope.frequencies), rope.scale, rope.pairs)
+    )
+
+
+def _add_layer(tape: Any, program: Program, index: int) -> None:
+    cache = program.cache.layer(index)
+    (heads, width), (keys, values) = cache.layers[0], kinds(cache.dtype)
+    late = any(isinstance(s, Attention) and s.layer == index and s.rope is not None for s in program.steps)
+    scales = [list(each) for each in cache.scales[0]] if cache.scales else [[], []]
+    rotated = cache.rotate_keys, cache.rotate_values
+    tape.layer(heads, width, keys, values, cache.window, cache.sinks, *rotated, late, *scales)
 
 
 def _add(tape: Any, step: Step) -> None:
@@ -133,7 +157,8 @@ def _add(tape: Any, step: Step) -> None:
             tape.rope(step.x, step.heads, _floats(step.frequencies), step.scale, step.pairs)
         case Attention():
             tape.attention(
-                step.q, step.k, step.v, step.out, step.layer, step.heads, step.scale, step.window, step.softcap
+                *(step.q, step.k, step.v, step.out, step.layer, step.heads, step.scale, step.window, step.softcap),
+                *_turned(step.rope),
             )
         case ActMul():
             tape.act_mul(step.gate, step.up, step.out, step.kind)

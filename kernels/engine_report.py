@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kernels.kv import CACHE_FORMATS, kinds
+from kernels.kv import kinds
 from kernels.matrix import Activations, Matrix
 from kernels.program import Attention, Embed, Experts, Linear, Program
+
+ROUNDED_QUERIES = ("Q8_0", "Q4_0")  # keys in these formats are multiplied as integers
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,11 @@ def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse,
         elif isinstance(step, Attention):
             window = f", window {step.window}" if step.window else ""
             shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"
-            how = f"online softmax over a {program.cache.dtype} cache, float32 sums"
-            coded = not CACHE_FORMATS[kinds(program.cache.dtype)[0]].is_float
-            use("attention", shape, f"{how}, keys meet 16-bit queries" if coded else how)
+            cache = program.cache.layer(step.layer)
+            how = f"online softmax over a {cache.dtype} cache, float32 sums"
+            if kinds(cache.dtype)[0] in ROUNDED_QUERIES and step.rope is None:
+                how += ", keys meet 16-bit queries"
+            use("attention", shape, how)
     return tuple(found)
 
 

@@ -109,3 +109,18 @@ def quantized(count: int, waits: int, window: int, sinks: int) -> tuple[int, int
     first = -(-sinks // waits) * waits
     last = max(count - window, 0) // waits * waits
     return first, max(first, last)
+
+
+def head_bytes(form: CacheFormat, dim: int, tokens: int, window: int = 0, sinks: int = 0) -> int:
+    """Of one head's keys, or values, when it has `tokens` tokens; a given scale is not among them."""
+    if form.is_float:
+        return tokens * form.row_bytes(dim)
+    first, last = quantized(tokens, form.waits, window, sinks)
+    coded = min(last, tokens) - min(first, tokens)
+    return coded // form.waits * form.unit_bytes(dim) + (tokens - coded) * 2 * dim
+
+
+def reserved_bytes(form: CacheFormat, dim: int, tokens: int, window: int = 0, sinks: int = 0) -> int:
+    """The most that a head takes on the way to `tokens` tokens: a group takes more before it is closed."""
+    widest = max(tokens - (tokens - window + 1) % form.waits, 0)  # the last time that all but one of a group waited
+    return max(head_bytes(form, dim, n, window, sinks) for n in (widest, tokens))

@@ -7,11 +7,11 @@ are one and the same batch. `kernels.reference.program` is the definition; the c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kernels.kv import CACHE_FORMATS, kinds
+from kernels.kv import CACHE_FORMATS, kinds, reserved_bytes
 from kernels.matrix import Activations, Matrix
 
 
@@ -84,7 +84,8 @@ class Attention:
     """Stores k and v of the batch in cache `layer`, then out = softmax(scale · q·kᵀ) · v over each token's own past.
 
     window: a token sees the last `window` positions, itself included; 0: all. softcap: scores become
-    softcap · tanh(score / softcap); 0: off. Query head h uses key head h · kv_heads // heads.
+    softcap · tanh(score / softcap); 0: off. Query head h uses key head h · kv_heads // heads. rope: the rotary step of
+    `k` where keys are stored before it, and it is done when they are read.
     """
 
     q: int
@@ -98,6 +99,7 @@ class Attention:
     scale: float
     window: int = 0
     softcap: float = 0.0
+    rope: Rope | None = None
 
 
 @dataclass(frozen=True)
@@ -152,19 +154,46 @@ Step = Embed | Norm | Linear | Split | Rope | Attention | ActMul | Add | Experts
 class CacheLayout:
     """Keys and values that are kept: per layer (kv_heads, head_dim), for `sequences` of `capacity` positions each.
 
-    dtype: a format of `kernels.kv` for both, or two, of keys and of values: 'Q8_0/Q4_0'.
+    dtype: a format of `kernels.kv` for both, or two, of keys and of values: 'Q8_0/Q4_0'. window, sinks: the last and
+    the first tokens, which stay in float16 where a format is no float; rotate_keys, rotate_values: by
+    `kernels.reference.kv.hadamard`, where it is none. kept: layers that are in F16 whatever the rest says. scales: of
+    FP8, (of keys, of values) for each layer, each with one number for all heads or one a head; (): 1.
     """
 
     layers: tuple[tuple[int, int], ...]
     capacity: int
     sequences: int = 1
     dtype: str = "F16"
+    window: int = 0
+    sinks: int = 0
+    rotate_keys: bool = False
+    rotate_values: bool = False
+    kept: frozenset[int] = frozenset()
+    scales: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether some tokens become codes later than they come, so that positions of a sequence come without gaps."""
+        forms = [CACHE_FORMATS[name] for name in kinds(self.dtype)]
+        coded = any(not form.is_float for form in forms)
+        return any(form.waits > 1 for form in forms) or (coded and bool(self.window or self.sinks))
+
+    def layer(self, index: int) -> CacheLayout:
+        """What holds for this layer alone."""
+        scales = self.scales[index : index + 1]
+        if index in self.kept:
+            return CacheLayout(self.layers[index : index + 1], self.capacity, self.sequences)
+        return replace(self, layers=self.layers[index : index + 1], kept=frozenset(), scales=scales)
 
     @property
     def nbytes(self) -> int:
-        forms = [CACHE_FORMATS[name] for name in kinds(self.dtype)]
-        row = sum(heads * form.row_bytes(width) for heads, width in self.layers for form in forms)
-        return row * self.capacity * self.sequences
+        """With what groups of tokens need before they are closed."""
+        total = 0
+        for i, (heads, width) in enumerate(self.layers):
+            for name in kinds("F16" if i in self.kept else self.dtype):
+                form = CACHE_FORMATS[name]
+                total += heads * reserved_bytes(form, width, self.capacity, self.window, self.sinks)
+        return total * self.sequences
 
 
 @dataclass(frozen=True)
@@ -177,3 +206,26 @@ class Program:
     cache: CacheLayout
     activations: Activations = Activations.FAST
     labels: tuple[str, ...] = field(default=())  # one a step ('blk.0.attn_q …'), for reports; or none
+
+
+def with_cache(program: Program, cache: CacheLayout, before_rope: bool = False) -> Program:
+    """The same program with another cache. before_rope: keys are stored as they are before the rotary step, in layers
+    whose keys are no floats. Raises ValueError where a program's keys turn elsewhere than just before attention."""
+    coded = not CACHE_FORMATS[kinds(cache.dtype)[0]].is_float
+    if not (before_rope and coded):
+        return replace(program, cache=cache)
+    steps, labels = list(program.steps), list(program.labels)
+    for i in range(len(steps) - 1, -1, -1):
+        step = steps[i]
+        if not isinstance(step, Attention) or step.layer in cache.kept or step.rope is not None:
+            continue
+        at = next((j for j in (i - 1, i - 2) if isinstance(rope := steps[j], Rope) and rope.x == step.k), None)
+        if at is None:
+            raise ValueError("keys do not turn just before attention")
+        rope = steps[at]
+        assert isinstance(rope, Rope)
+        steps[i] = replace(step, rope=rope)
+        del steps[at]
+        if labels:
+            del labels[at]
+    return replace(program, steps=tuple(steps), labels=tuple(labels), cache=cache)

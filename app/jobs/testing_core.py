@@ -193,7 +193,7 @@ def _load(
         config = yield from in_background(partial(decoder_config, checkpoint), token, nothing)  # may start transformers
         context = capacity or min(setup.context, config.context)
         steps = loading(
-            checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], cache_dtype=_dtype(setup.cache), token=token,
+            checkpoint, context, sequences, ARITHMETICS[setup.arithmetic], cache_dtype=setup.cache, token=token,
             place=parse_place(setup.device), fallback=setup.fallback,
         )  # fmt: skip
         while True:
@@ -209,25 +209,12 @@ def _load(
 
 def why_not(scheme: CacheScheme, device: str) -> str:
     """Why the engine of a device keeps no cache in this scheme, in a sentence; '' where it does."""
-    from core.kv.layout import check_engine
+    from core.kv.layout import is_coded
     from core.runtime.load import GPU_CACHE_TYPES
 
-    try:
-        check_engine(scheme)
-    except UserError as error:
-        return str(error)
-    if device != "cpu" and scheme.dtype not in GPU_CACHE_TYPES:
+    if device != "cpu" and (is_coded(scheme) or scheme.dtype not in GPU_CACHE_TYPES):
         return f"On a GPU the cache is of {', '.join(GPU_CACHE_TYPES)}. Choose one of these, or the CPU."
     return ""
-
-
-def _dtype(cache: str) -> str:
-    from core.kv.layout import check_engine
-    from core.kv.scheme import CacheScheme
-
-    scheme = CacheScheme.parse(cache)
-    check_engine(scheme)
-    return scheme.dtype
 
 
 def _warm_up(model: CoreModel) -> None:

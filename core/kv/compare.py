@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from core.errors import UserError
-from core.kv.layout import cache_layout
+from core.kv.layout import with_scheme
 from core.kv.scheme import CacheScheme
 from core.metrics.divergence import SourceRows, TokenFigures, compact, compare
 from core.progress import CancelToken
@@ -80,7 +80,7 @@ def compare_schemes(
 
     progress: told the share that is done, 0 to 1. The model's own cache is left as it is. threads: of each engine;
     None: the physical cores. Raises UserError for a model that the processor's engine does not run, a text of fewer
-    than two tokens or more than the model's capacity, and schemes that the engine can not keep; Cancelled.
+    than two tokens or more than the model's capacity, and schemes that can not be kept with it; Cancelled.
     """
     token = token or CancelToken()
     if not isinstance(model.engine, Engine):
@@ -92,15 +92,15 @@ def compare_schemes(
         )
     ids = np.array(tokens, np.int32)
     layers = model.program.cache.layers
-    layouts = [cache_layout(layers, len(ids) - 1, 1, scheme) for scheme in (BASE, *schemes)]
+    programs = [with_scheme(model.program, len(ids) - 1, 1, scheme) for scheme in (BASE, *schemes)]
     with ExitStack() as stack:
-        engines = (Engine(replace(model.program, cache=layout), threads or worker_count()) for layout in layouts)
+        engines = (Engine(program, threads or worker_count()) for program in programs)
         held = [_Held(stack.enter_context(closing(engine))) for engine in engines]
         stack.enter_context(Watch(held, token))
         figures = _figures(held, ids, progress or (lambda _: None), token)
     return tuple(
-        _cost(scheme, layout.nbytes, layers, found)
-        for scheme, layout, found in zip(schemes, layouts[1:], figures, strict=True)
+        _cost(scheme, program.cache.nbytes, layers, found)
+        for scheme, program, found in zip(schemes, programs[1:], figures, strict=True)
     )
 
 

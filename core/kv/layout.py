@@ -1,29 +1,48 @@
-"""A scheme as the engine's cache has it, and which schemes the engine keeps."""
+"""A scheme as the engine's cache has it."""
 
 from __future__ import annotations
 
 from core.errors import UserError
 from core.kv.scheme import CacheScheme
-from kernels.program import CacheLayout
+from kernels.kv import CACHE_FORMATS
+from kernels.program import CacheLayout, Program, with_cache
 
-ENGINE_FORMATS = ("F16", "BF16", "F32", "Q8_0", "Q4_0")
-
-
-def check_engine(scheme: CacheScheme) -> None:
-    """Raise UserError for a scheme that the engine can not keep."""
-    for form in (scheme.keys, scheme.values):
-        if form not in ENGINE_FORMATS:
-            raise UserError(f"The engine keeps no cache in {form}.", f"Choose one of {', '.join(ENGINE_FORMATS)}.")
-    if not scheme.is_plain:
-        raise UserError(
-            f"The engine does not know '{scheme.text}': it quantizes all tokens of all layers as they come.",
-            f"Give the formats alone: {scheme.dtype}.",
-        )
+MOST_TURNED = 1024  # values in a run that the engine rotates
 
 
 def cache_layout(
     layers: tuple[tuple[int, int], ...], capacity: int, sequences: int, scheme: CacheScheme
 ) -> CacheLayout:
-    """layers: (kv_heads, head_dim) of each. Raises UserError as `check_engine`."""
-    check_engine(scheme)
-    return CacheLayout(layers, capacity, sequences, scheme.dtype)
+    """layers: (kv_heads, head_dim) of each. Scales that are given are 1. Raises UserError for heads that the engine can
+    not rotate."""
+    if (scheme.rotate_keys or scheme.rotate_values) and any(dim & -dim > MOST_TURNED for _, dim in layers):
+        raise UserError(f"Heads of more than {MOST_TURNED} values are not rotated.", "Leave rotate out of the scheme.")
+    count = len(layers)
+    kept = frozenset(i for i in range(count) if i < scheme.keep_first or i >= count - scheme.keep_last)
+    return CacheLayout(
+        layers,
+        capacity,
+        sequences,
+        scheme.dtype,
+        scheme.window,
+        scheme.sinks,
+        scheme.rotate_keys,
+        scheme.rotate_values,
+        kept,
+    )
+
+
+def with_scheme(program: Program, capacity: int, sequences: int, scheme: CacheScheme) -> Program:
+    """The program with its cache in a scheme. Raises UserError for a scheme that can not be kept with it."""
+    layout = cache_layout(program.cache.layers, capacity, sequences, scheme)
+    try:
+        return with_cache(program, layout, scheme.before_rope)
+    except ValueError:
+        raise UserError(
+            "This model's keys are not kept before their rotary step.", "Leave before-rope out of the scheme."
+        ) from None
+
+
+def is_coded(scheme: CacheScheme) -> bool:
+    """Whether keys or values are kept as anything but floats."""
+    return not (CACHE_FORMATS[scheme.keys].is_float and CACHE_FORMATS[scheme.values].is_float)

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 from core.kv.scheme import CacheScheme
 from core.models.shape import ModelShape
-from kernels.kv import CacheFormat, quantized
+from kernels.kv import CacheFormat, head_bytes, reserved_bytes
 
 _KEPT = CacheScheme()  # of layers that are kept
 _WIDE = CacheScheme("F32")  # 4 bytes a value
-
-
-def head_bytes(form: CacheFormat, dim: int, tokens: int, window: int = 0, sinks: int = 0) -> int:
-    """Of one head's keys, or values, when it has `tokens` tokens; a given scale is not among them."""
-    if form.is_float:
-        return tokens * form.row_bytes(dim)
-    first, last = quantized(tokens, form.waits, window, sinks)
-    coded = min(last, tokens) - min(first, tokens)
-    return coded // form.waits * form.unit_bytes(dim) + (tokens - coded) * 2 * dim
-
-
-def reserved_bytes(form: CacheFormat, dim: int, tokens: int, window: int = 0, sinks: int = 0) -> int:
-    """The most that a head takes on the way to `tokens` tokens: a group takes more before it is closed."""
-    widest = max(tokens - (tokens - window + 1) % form.waits, 0)  # the last time that all but one of a group waited
-    return max(head_bytes(form, dim, n, window, sinks) for n in (widest, tokens))
 
 
 def layer_bytes(shape: ModelShape, scheme: CacheScheme, tokens: int, *, reserved: bool = True) -> int:

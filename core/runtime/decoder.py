@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from core.errors import UserError
+from core.kv.layout import with_scheme
+from core.kv.scheme import CacheScheme
 from core.models.config import DecoderConfig
 from core.runtime.rope import rope_frequencies
 from core.units import format_count
@@ -165,12 +167,13 @@ def decoder_program(
     capacity: int,
     sequences: int = 1,
     activations: Activations = Activations.FAST,
-    cache_dtype: str = "F16",
+    cache: str = "F16",
     outliers: float = 0.0,
 ) -> Program:
     """The steps of one pass: embedding, layers, head. `weights` must have all of `tensor_shapes`.
 
-    capacity: positions a sequence. outliers: as `kernels.program.Linear`'s. Raises UserError as `check_decoder`.
+    capacity: positions a sequence. cache: a scheme of `core.kv` as text. outliers: as `kernels.program.Linear`'s.
+    Raises UserError as `check_decoder`.
     """
     check_decoder(config)
     build = _Builder(config, weights, outliers)
@@ -188,8 +191,9 @@ def decoder_program(
     build.add("output", Linear(build.normed, (head,), (logits,), (bias,), logits=True, outliers=outliers))
     if config.final_softcap:
         build.add("output softcap", SoftCap(logits, config.final_softcap))
-    cache = CacheLayout(((config.kv_heads, config.head_dim),) * config.layers, capacity, sequences, cache_dtype)
-    return Program(tuple(build.steps), tuple(build.widths), logits, cache, activations, tuple(build.labels))
+    layout = CacheLayout(((config.kv_heads, config.head_dim),) * config.layers, capacity, sequences)
+    program = Program(tuple(build.steps), tuple(build.widths), logits, layout, activations, tuple(build.labels))
+    return with_scheme(program, capacity, sequences, CacheScheme.parse(cache))
 
 
 @dataclass

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.hardware.cpu import memory
-from core.kv.layout import ENGINE_FORMATS
+from core.kv.layout import cache_layout, is_coded
+from core.kv.scheme import CacheScheme
 from core.memory import workspace_bytes
 from core.models.config import DecoderConfig, read_config
 from core.models.gguf_config import read_gguf_config
@@ -173,18 +174,19 @@ def loading(
     """Load a model; yields as reading goes on, returns the model.
 
     capacity: positions that each of `sequences` can have; None: the model's context, at most DEFAULT_CAPACITY.
-    cache_dtype: one of `ENGINE_FORMATS` or two, of keys and of values ('Q8_0/Q4_0'). threads: of the engine and of
-    reading; None: physical cores. place: where it is to run; fallback: on the processor where it can not run there,
+    cache_dtype: a scheme of `core.kv` as text ('q8_0/q4_0,window=128'). threads: of the engine and of reading; None:
+    physical cores. place: where it is to run; fallback: on the processor where it can not run there,
     which the model then tells.
     Raises UserError for a file that contradicts itself, a capacity past the model's context, a model that does not
     fit in the memory that is free, and a place that can not be used; Cancelled soon after the token is set. Through
     transformers, the cache is in F32.
     """
-    if sequences < 1 or not set(cache_dtype.split("/", 1)) <= set(ENGINE_FORMATS):
-        raise ValueError(f"a cache of {sequences} sequences in {cache_dtype}")
+    if sequences < 1:
+        raise ValueError(f"a cache of {sequences} sequences")
+    scheme = CacheScheme.parse(cache_dtype)
     token = token or CancelToken()
     threads = threads or worker_count()
-    rest = checkpoint, capacity, sequences, arithmetic, threads, cache_dtype, token
+    rest = checkpoint, capacity, sequences, arithmetic, threads, scheme, token
     try:
         return (yield from _loading(*rest, place))
     except UserError as error:
@@ -202,7 +204,7 @@ def _loading(
     sequences: int,
     arithmetic: Arithmetic,
     threads: int,
-    cache_dtype: str,
+    scheme: CacheScheme,
     token: CancelToken,
     place: Place,
 ) -> Generator[ReadProgress, None, LoadedModel]:
@@ -220,18 +222,18 @@ def _loading(
         )
     if config.architecture not in FAMILIES:
         foreign = yield from in_background(partial(prepare, checkpoint), token, nothing)
-    if foreign is not None and "Q" in cache_dtype:
+    if foreign is not None and is_coded(scheme):
         raise UserError(
             "This model runs through transformers, whose cache is not quantized here.", "Leave the cache in 16 bits."
         )
-    cache_dtype = cache_dtype if foreign is None else CACHE_TYPE
+    scheme = scheme if foreign is None else CacheScheme(CACHE_TYPE)
     plan = plan_weights(checkpoint, config) if foreign is None else foreign.plan
-    layout = CacheLayout(_layers(config), capacity, sequences, cache_dtype)
+    layout = cache_layout(_layers(config), capacity, sequences, scheme)
     device: Device | None = None
     matrices = PROCESSOR
     if place.gpu:
-        if cache_dtype not in GPU_CACHE_TYPES:
-            raise not_usable(place, f"its cache there is of {', '.join(GPU_CACHE_TYPES)}, not of {cache_dtype}")
+        if is_coded(scheme) or scheme.dtype not in GPU_CACHE_TYPES:
+            raise not_usable(place, f"its cache there is of {', '.join(GPU_CACHE_TYPES)}, not of {scheme.text}")
         if not 16 <= config.head_dim <= WIDEST_HEAD:
             raise not_usable(place, f"heads of {config.head_dim} values are none of 16 to {WIDEST_HEAD}")
         device = open_device(place)
@@ -241,7 +243,7 @@ def _loading(
         _check_memory(config, plan, layout)
     token.check()
     text = _opening_text(checkpoint)
-    parts = config, plan, foreign, capacity, sequences, arithmetic, threads, cache_dtype, token, place, device, matrices
+    parts = config, plan, foreign, capacity, sequences, arithmetic, threads, scheme, token, place, device, matrices
     try:
         weight_bytes, conversions, program, engine = yield from _engine(*parts)
     except MemoryError as error:
@@ -269,7 +271,7 @@ def _loading(
         weight_bytes,
         conversions,
         arithmetic,
-        cache_dtype,
+        scheme.text,
         [(program, engine)],
         text,
         place,
@@ -285,7 +287,7 @@ def _engine(
     sequences: int,
     arithmetic: Arithmetic,
     threads: int,
-    cache_dtype: str,
+    scheme: CacheScheme,
     token: CancelToken,
     place: Place,
     device: Device | None,
@@ -303,7 +305,7 @@ def _engine(
         program, engine = yield from in_background(start, token, ReadProgress(plan.nbytes, plan.nbytes))
         return weight_bytes, conversions, program, engine
     program = decoder_program(
-        config, weights, capacity, sequences, arithmetic.activations, cache_dtype, arithmetic.outliers
+        config, weights, capacity, sequences, arithmetic.activations, scheme.text, arithmetic.outliers
     )
     if device is None:
         return weight_bytes, conversions, program, Engine(program, threads)

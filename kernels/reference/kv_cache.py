@@ -23,7 +23,7 @@ class HeadCache:
     ) -> None:
         self._form = CACHE_FORMATS[name]
         self._dim, self._window, self._sinks = dim, window, sinks
-        self._rotate, self._scale = rotate, scale
+        self._rotate, self._scale = rotate and not self._form.is_float, scale
         self._rows = np.zeros((0, dim), np.float32)
         self._coded = np.zeros(0, bool)
         waiting = bool(window or sinks) or self._form.channels
@@ -31,6 +31,10 @@ class HeadCache:
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    @property
+    def turned(self) -> bool:
+        return self._rotate
 
     @property
     def nbytes(self) -> int:
@@ -46,11 +50,11 @@ class HeadCache:
         self._rows = np.concatenate([self._rows, round_f16(x) if self._waiting else x])
         self._coded = np.concatenate([self._coded, np.zeros(len(x), bool)])
         first, last = quantized(len(self), self._form.waits, self._window, self._sinks)
-        for start in range(first, last, self._form.waits):
-            stop = start + self._form.waits
-            if not self._coded[start:stop].all():
-                self._rows[start:stop] = self._kept(self._rows[start:stop])
-                self._coded[start:stop] = True
+        waits = self._form.waits
+        undone = np.flatnonzero(~self._coded[first:last]) + first
+        for start in np.unique(undone // waits * waits):
+            self._rows[start : start + waits] = self._kept(self._rows[start : start + waits])
+            self._coded[start : start + waits] = True
 
     def truncate(self, count: int) -> None:
         """Forget all but the first `count` tokens. What is quantized stays so, but for a group that is cut: what is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from kernels.program import (
 from kernels.reference.attention import LayerCache, rotate
 from kernels.reference.elementwise import activate, rms_norm, soft_cap, softmax
 from kernels.reference.matrix import round_activations
+from kernels.reference.scheme_cache import SchemeCache
 
 _ROWS = 4096  # weights that are decoded at a time
 
@@ -35,9 +37,7 @@ class ReferenceProgram:
     def __init__(self, program: Program) -> None:
         cache = program.cache
         self.program = program
-        self._cache = [
-            LayerCache(cache.sequences, cache.capacity, heads, width, cache.dtype) for heads, width in cache.layers
-        ]
+        self._cache = [_layer_cache(program, i) for i in range(len(cache.layers))]
         self._buffers: list[np.ndarray] = []
         self._tokens = self._sequences = self._positions = self._wanted = np.zeros(0, np.int32)
 
@@ -112,11 +112,21 @@ class ReferenceProgram:
 
     def _attention(self, step: Attention) -> None:
         cache = self._cache[step.layer]
-        cache.store(self._sequences, self._positions, self._buffers[step.k], self._buffers[step.v])
         queries = self._buffers[step.q].reshape(-1, step.heads, step.head_dim)
-        for row, (sequence, position) in enumerate(zip(self._sequences, self._positions, strict=True)):
-            y = cache.attend(queries[row], int(sequence), int(position), step.scale, step.window, step.softcap)
-            self._buffers[step.out][row] = y.reshape(-1)
+        keys, values = self._buffers[step.k], self._buffers[step.v]
+        how = step.scale, step.window, step.softcap
+        if isinstance(cache, LayerCache):
+            cache.store(self._sequences, self._positions, keys, values)
+            for row, place in enumerate(zip(self._sequences, self._positions, strict=True)):
+                y = cache.attend(queries[row], int(place[0]), int(place[1]), *how)
+                self._buffers[step.out][row] = y.reshape(-1)
+            return
+        rope = None if step.rope is None else partial(_turn, step.rope)
+        # One after the other: what a token sees are codes as if it were the last that has come.
+        for row in np.argsort(self._positions, kind="stable"):
+            sequence, position = int(self._sequences[row]), int(self._positions[row])
+            cache.store(sequence, position, keys[row], values[row])
+            self._buffers[step.out][row] = cache.attend(queries[row], sequence, position, *how, rope).reshape(-1)
 
     def _act_mul(self, step: ActMul) -> None:
         gate, up = (self._buffers[b].astype(np.float64) for b in (step.gate, step.up))
@@ -159,3 +169,17 @@ _STEPS: dict[type, Callable[[ReferenceProgram, Any], None]] = {
     Experts: ReferenceProgram._experts,
     SoftCap: ReferenceProgram._soft_cap,
 }
+
+
+def _layer_cache(program: Program, index: int) -> LayerCache | SchemeCache:
+    cache = program.cache.layer(index)
+    late = any(isinstance(s, Attention) and s.layer == index and s.rope is not None for s in program.steps)
+    if cache.waits or cache.rotate_keys or cache.rotate_values or cache.scales or late:
+        return SchemeCache(cache)
+    return LayerCache(cache.sequences, cache.capacity, *cache.layers[0], cache.dtype)
+
+
+def _turn(rope: Rope, keys: np.ndarray) -> np.ndarray:
+    """Keys [tokens, D] of positions from 0 on."""
+    positions = np.arange(len(keys))
+    return rotate(keys[:, None], positions, rope.frequencies, rope.scale, rope.pairs)[:, 0]

@@ -22,22 +22,6 @@ void require(bool held, const char* message) {
     if (!held) throw std::invalid_argument(message);
 }
 
-CacheType cache_type(const std::string& name) {
-    if (name == "F16") return CacheType::kF16;
-    if (name == "BF16") return CacheType::kBF16;
-    if (name == "Q8_0") return CacheType::kQ8_0;
-    if (name == "Q4_0") return CacheType::kQ4_0;
-    require(name == "F32", "keys and values are F16, BF16, F32, Q8_0 or Q4_0");
-    return CacheType::kF32;
-}
-// One for both, or 'keys/values'.
-CacheType key_type(const std::string& cache) {
-    return cache_type(cache.substr(0, cache.find('/')));
-}
-CacheType value_type(const std::string& cache) {
-    return cache_type(cache.substr(cache.find('/') + 1));
-}
-
 Contract contract_of(const std::string& name) {
     if (name == "FAST") return Contract::kFast;
     if (name == "TOKEN") return Contract::kToken;
@@ -60,14 +44,29 @@ std::vector<float> values_of(const Floats& values) {
 class Builder {
 public:
     Builder(const std::string& isa, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
-            int64_t capacity, const std::string& cache, const std::string& activations)
+            int64_t capacity, const std::string& activations)
         : widths_(widths),
           program_(kernels_named(isa.c_str()), checked(threads), std::move(widths), logits, sequences, capacity,
-                   key_type(cache), value_type(cache), contract_of(activations)) {
+                   contract_of(activations)) {
         require(sequences >= 1 && capacity >= 1, "a cache has sequences and positions");
     }
 
-    void layer(int heads, int dim) { program_.cache().add_layer(heads, dim); }
+    // scales: of FP8, of each head or one; before_rope: keys are kept as they are before the rotary step.
+    void layer(int heads, int dim, const std::string& keys, const std::string& values, int64_t window, int64_t sinks,
+               bool turn_keys, bool turn_values, bool before_rope, const std::vector<float>& key_scales,
+               const std::vector<float>& value_scales) {
+        LayerScheme scheme;
+        scheme.keys = SideScheme::of(keys, before_rope);
+        scheme.values = SideScheme::of(values);
+        require(!format_of(scheme.values.row).channels, "values have no scales of channels");
+        scheme.keys.turned = turn_keys && scheme.keys.coded;
+        scheme.values.turned = turn_values && scheme.values.coded;
+        scheme.keys.scales = key_scales;
+        scheme.values.scales = value_scales;
+        scheme.window = window;
+        scheme.sinks = sinks;
+        program_.cache().add_layer(heads, dim, std::move(scheme));
+    }
 
     void embed(nb::handle weight, int out, float scale) {
         const Packed& packed = keep(weight);
@@ -110,16 +109,23 @@ public:
         Angles& angles = program_.angles(frequencies.data(), (int)frequencies.shape(0), scale);
         program_.add(std::make_unique<Rope>(x, heads, angles, pairs));
     }
-    void attention(int q, int k, int v, int out, int layer, int heads, float scale, int64_t window, float softcap) {
-        const Cache& cache = program_.cache();
+    void attention(int q, int k, int v, int out, int layer, int heads, float scale, int64_t window, float softcap,
+                   Floats frequencies, float rope_scale, bool pairs) {
+        Cache& cache = program_.cache();
         require(layer >= 0 && layer < cache.layers(), "the cache has no such layer");
         const int64_t dim = cache.dim(layer), kv_heads = cache.heads(layer);
         require(heads >= kv_heads, "fewer query heads than key heads");
         require(width(q) == heads * dim && width(out) == heads * dim, "queries are not as wide as their heads");
         require(width(k) == kv_heads * dim && width(v) == kv_heads * dim, "keys are not as wide as their heads");
         require(window >= 0, "a window is not negative");
-        program_.add(
-            std::make_unique<Attention>(q, k, v, out, layer, heads, scale, window, softcap, cache, program_.threads()));
+        CacheAngles angles{nullptr, 0, false};
+        if (frequencies.shape(0)) {
+            require(cache.scheme(layer).keys.type == CacheType::kRows, "such keys are kept after the rotary step");
+            require(2 * (int64_t)frequencies.shape(0) <= dim, "more frequencies than a head has pairs");
+            angles = program_.all_angles(frequencies.data(), (int)frequencies.shape(0), rope_scale, pairs);
+        }
+        program_.add(std::make_unique<Attention>(q, k, v, out, layer, heads, scale, window, softcap, cache, angles,
+                                                 program_.threads()));
     }
     void act_mul(int gate, int up, int out, const std::string& kind) {
         require(width(gate) == width(up) && width(up) == width(out), "gate, up and out differ in width");
@@ -171,6 +177,7 @@ public:
     }
     std::vector<double> times() const { return program_.times(); }
     int64_t nbytes() const { return program_.nbytes(); }
+    int64_t cache_bytes() { return program_.cache().nbytes(); }
 
 private:
     static int checked(int threads) {
@@ -216,10 +223,9 @@ NB_MODULE(_engine, m) {
     nb::set_leak_warnings(false);
     bind_matmul(m);
     nb::class_<Builder>(m, "Program")
-        .def(nb::init<const std::string&, int, std::vector<int64_t>, int, int64_t, int64_t, const std::string&,
-                      const std::string&>(),
+        .def(nb::init<const std::string&, int, std::vector<int64_t>, int, int64_t, int64_t, const std::string&>(),
              nb::arg("isa"), nb::arg("threads"), nb::arg("widths"), nb::arg("logits"), nb::arg("sequences"),
-             nb::arg("capacity"), nb::arg("cache"), nb::arg("activations"))
+             nb::arg("capacity"), nb::arg("activations"))
         .def("layer", &Builder::layer)
         .def("embed", &Builder::embed)
         .def("norm", &Builder::norm)
@@ -236,7 +242,8 @@ NB_MODULE(_engine, m) {
         .def("cancel", &Builder::cancel)
         .def("profile", &Builder::profile)
         .def("times", &Builder::times)
-        .def("nbytes", &Builder::nbytes);
+        .def("nbytes", &Builder::nbytes)
+        .def("cache_bytes", &Builder::cache_bytes);
     m.def("sample", &sample_token);
     m.def("exp", &exp_values);
 }

@@ -28,58 +28,35 @@ int Prepared::add(const Packed& weights, Contract contract) {
     return used_++;
 }
 
+// [begin, end) of the cosines and sines of one position.
+static void fill_angles(float* cosines, const std::vector<float>& frequencies, int64_t position, float scale,
+                        int64_t begin, int64_t end) {
+    const size_t count = frequencies.size();
+    for (int64_t i = begin; i < end; ++i) {
+        const double angle = static_cast<double>(position) * static_cast<double>(frequencies[i]);
+        cosines[i] = static_cast<float>(scale * std::cos(angle));
+        cosines[count + i] = static_cast<float>(scale * std::sin(angle));
+    }
+}
+
 void Angles::compute(const Run& run) {
     if (ready) return;
     const int64_t count = static_cast<int64_t>(frequencies.size());
     values.reserve(run.rows * 2 * count * static_cast<int64_t>(sizeof(float)));
     float* all = values.floats();
     run.each_row(64 * count, [&](int64_t row, int64_t from, int64_t length) {  // a cosine takes as long as 64 products
-        float* cosines = all + 2 * row * count;
-        for (int64_t i = from / 64; i < (from + length) / 64; ++i) {
-            const double angle = static_cast<double>(run.positions[row]) * static_cast<double>(frequencies[i]);
-            cosines[i] = static_cast<float>(scale * std::cos(angle));
-            cosines[count + i] = static_cast<float>(scale * std::sin(angle));
-        }
+        fill_angles(all + 2 * row * count, frequencies, run.positions[row], scale, from / 64, (from + length) / 64);
     });
     ready = true;
 }
 
-Cache::Cache(int64_t sequences, int64_t capacity, CacheType keys, CacheType values)
-    : sequences_(sequences),
-      capacity_(capacity),
-      tiles_((capacity + kKeyBlock - 1) / kKeyBlock * (kKeyBlock / kKeyTile)),
-      key_type_(keys),
-      value_type_(values) {}
-
-void Cache::add_layer(int heads, int dim) {
-    if (heads < 1 || dim < 1) throw std::invalid_argument("a layer of the cache has heads and values");
-    Layer layer;
-    layer.heads = heads;
-    layer.dim = dim;
-    layer.memory = Memory(sequences_ * heads * (key_bytes(dim) + value_bytes(dim)));
-    layers_.push_back(std::move(layer));
-}
-
-CacheView Cache::view(int layer, int64_t sequence, int head) const {
-    const Layer& l = layers_[layer];
-    const int64_t keys = key_bytes(l.dim);
-    char* data = l.memory.data() + (sequence * l.heads + head) * (keys + value_bytes(l.dim));
-    return {data, data + keys, l.dim, stride(layer), key_type_, value_type_};
-}
-
-int64_t Cache::nbytes() const {
-    int64_t total = 0;
-    for (const Layer& layer : layers_) total += layer.memory.bytes();
-    return total;
-}
-
 Program::Program(const Kernels& kernels, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
-                 int64_t capacity, CacheType keys, CacheType values, Contract contract)
+                 int64_t capacity, Contract contract)
     : kernels_(kernels),
       widths_(std::move(widths)),
       logits_(logits),
       contract_(contract),
-      cache_(sequences, capacity, keys, values),
+      cache_(sequences, capacity),
       pool_(threads) {
     if (kernels.ops == nullptr) throw std::invalid_argument("this instruction set has no operations besides products");
     if (logits < 0 || logits >= static_cast<int>(widths_.size())) throw std::invalid_argument("no such logits buffer");
@@ -95,6 +72,18 @@ Angles& Program::angles(const float* frequencies, int count, float scale) {
     tables_.back()->frequencies = wanted;
     tables_.back()->scale = scale;
     return *tables_.back();
+}
+
+CacheAngles Program::all_angles(const float* frequencies, int count, float scale, bool pairs) {
+    const std::vector<float> wanted(frequencies, frequencies + count);
+    for (const AllAngles& table : all_tables_)
+        if (table.scale == scale && table.frequencies == wanted) return {table.values.floats(), count, pairs};
+    const int64_t capacity = cache_.capacity();
+    AllAngles table{wanted, scale, Memory(capacity * 2 * count * static_cast<int64_t>(sizeof(float)))};
+    for (int64_t position = 0; position < capacity; ++position)
+        fill_angles(table.values.floats() + 2 * position * count, wanted, position, scale, 0, count);
+    all_tables_.push_back(std::move(table));
+    return {all_tables_.back().values.floats(), count, pairs};
 }
 
 void Program::finish() {
@@ -164,6 +153,10 @@ void Program::lay_out(Run& run) {
     for (std::vector<int32_t>& rows : run.of_sequence)
         if (!std::is_sorted(rows.begin(), rows.end(), by_position))
             std::stable_sort(rows.begin(), rows.end(), by_position);
+    if (cache_.waits())
+        for (const std::vector<int32_t>& rows : run.of_sequence)
+            if (run.positions[rows.back()] - run.positions[rows[0]] + 1 != static_cast<int64_t>(rows.size()))
+                throw std::invalid_argument("positions of a sequence leave out or repeat some");
     for (const auto& table : tables_) table->ready = false;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache.h"
 #include "memory.h"
 #include "ops/table.h"
 #include "packed.h"
@@ -87,40 +88,21 @@ struct Angles {
     }
 };
 
-class Cache {
-public:
-    Cache(int64_t sequences, int64_t capacity, CacheType keys, CacheType values);
-    void add_layer(int heads, int dim);
-    CacheView view(int layer, int64_t sequence, int head) const;
-    int64_t sequences() const { return sequences_; }
-    int64_t capacity() const { return capacity_; }
-    CacheType key_type() const { return key_type_; }
-    int heads(int layer) const { return layers_[layer].heads; }
-    int dim(int layer) const { return layers_[layer].dim; }
-    int stride(int layer) const { return value_width(value_type_, dim(layer)); }
-    int layers() const { return static_cast<int>(layers_.size()); }
-    int64_t nbytes() const;
-
-private:
-    struct Layer {
-        int heads, dim;
-        Memory memory;  // [sequence][head]: keys, then values
-    };
-    int64_t key_bytes(int dim) const { return tiles_ * tile_bytes(key_type_, key_width(key_type_, dim)); }
-    int64_t value_bytes(int dim) const { return tiles_ * tile_bytes(value_type_, value_width(value_type_, dim)); }
-
-    int64_t sequences_, capacity_, tiles_;
-    CacheType key_type_, value_type_;
-    std::vector<Layer> layers_;
+// Cosines and sines of all positions that the cache has, for keys that are kept before the rotary step.
+struct AllAngles {
+    std::vector<float> frequencies;
+    float scale;
+    Memory values;  // [capacity][2][frequencies]
 };
 
 class Program {
 public:
     Program(const Kernels& kernels, int threads, std::vector<int64_t> widths, int logits, int64_t sequences,
-            int64_t capacity, CacheType keys, CacheType values, Contract contract);
+            int64_t capacity, Contract contract);
 
     void add(std::unique_ptr<Step> step) { steps_.push_back(std::move(step)); }
     Angles& angles(const float* frequencies, int count, float scale);
+    CacheAngles all_angles(const float* frequencies, int count, float scale, bool pairs);
     Cache& cache() { return cache_; }
     Contract contract() const { return contract_; }
     void limit_tokens(int64_t rows) { vocabulary_ = rows < vocabulary_ ? rows : vocabulary_; }
@@ -166,6 +148,7 @@ private:
     size_t narrow_at_ = 0;            // only wanted rows matter from this entry on
     std::vector<bool> wide_, alive_;  // buffers of all rows; of those, the ones that are read after narrow_at_
     std::vector<std::unique_ptr<Angles>> tables_;
+    std::vector<AllAngles> all_tables_;
     std::vector<Memory> memory_;  // of each buffer
     bool profiling_ = false;
     std::vector<double> times_;

@@ -151,9 +151,11 @@ class GpuExecutor:
     def times(self) -> list[float]:
         return list(self._times)
 
+    def cache_bytes(self) -> int:
+        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._cache)
+
     def nbytes(self) -> int:
-        kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in self._cache)
-        return kept + sum(cos.nbytes + sin.nbytes for cos, sin in self._tables.values())
+        return self.cache_bytes() + sum(cos.nbytes + sin.nbytes for cos, sin in self._tables.values())
 
     # ---- batches ---------------------------------------------------------------------------------------------------
 

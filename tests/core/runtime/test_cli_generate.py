@@ -176,18 +176,11 @@ def test_threads_that_no_pool_has(
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"), [("q8_0", "Q8_0"), ("Q8_0/q4_0", "Q8_0/Q4_0"), ("f16", "F16"), ("bf16/q8_0", "BF16/Q8_0")]
-)
-def test_cache_types(text: str, kept: str) -> None:
-    assert cli_generate.cache_dtype(text) == kept
-
-
-@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("q9", "There is no cache format 'q9'."),
-        ("int8", "The engine keeps no cache in INT8."),
-        ("q8_0,window=64", "The engine does not know 'Q8_0,window=64'"),
+        ("lm4", "must be rotated"),
+        ("q8_0,windows=64", "'windows=64' means nothing for a cache."),
     ],
 )
 def test_cache_types_that_the_engine_has_not(

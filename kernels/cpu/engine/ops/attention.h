@@ -2,6 +2,7 @@
 #pragma once
 #include "cache_codes.h"
 #include "cache_floats.h"
+#include "cache_rows.h"
 
 namespace bitsmith::engine {
 namespace BITSMITH_NS {
@@ -98,42 +99,91 @@ BITSMITH_OP void with_type(CacheType type, const Function& function) {
             return function(Q8_0{});
         case CacheType::kQ4_0:
             return function(Q4_0{});
+        case CacheType::kRows:
+            return;  // has no tiles
     }
+}
+
+// f(first row, number of rows) for groups of queries.
+template <class Function>
+BITSMITH_OP void each_group(int rows, const Function& function) {
+    for (int row = 0; row < rows; row += kGroup) function(row, rows - row < kGroup ? rows - row : kGroup);
+}
+// f(first position, last + 1) for the tiles of a block, as places in the block.
+template <class Function>
+BITSMITH_OP void each_tile(int from, int to, const Function& function) {
+    for (int start = from / kKeyTile * kKeyTile; start < to; start += kKeyTile)
+        function(start, from > start ? from : start, to < start + kKeyTile ? to : start + kKeyTile);
+}
+
+static void score_rows_of(const Attend& task, int64_t block, int from, int to) {
+    const CacheView& cache = task.cache;
+    const int stride = cache.stride;
+    each_tile(from, to, [&](int start, int first, int last) {
+        read_rows(cache, true, task.float_keys, block + first, block + last, task.decoded);
+        each_group(task.rows, [&](int row, int rows) {
+            with_rows<kGroup>(rows, [&]<int r>() {
+                score_decoded<r>(task.queries + (int64_t)row * cache.dim, cache.dim, task.decoded, stride,
+                                 first - start, last - start, task.scores + row * kKeyBlock + start);
+            });
+        });
+    });
+}
+static void add_rows_of(const Attend& task, int64_t block, int from, int to) {
+    const CacheView& cache = task.cache;
+    each_tile(from, to, [&](int start, int first, int last) {
+        read_rows(cache, false, task.float_values, block + first, block + last, task.decoded);
+        each_group(task.rows, [&](int row, int rows) {
+            with_rows<kGroup>(rows, [&]<int r>() {
+                add_floats<r, float>(task.decoded, cache.stride, first - start, last - start,
+                                     task.scores + row * kKeyBlock + start, task.sums + (int64_t)row * cache.stride);
+            });
+        });
+    });
 }
 
 static void attend(const Attend& task) {
     const CacheView& cache = task.cache;
-    for (int row = 0; row < task.rows; ++row) {
-        task.maxima[row] = -kInfinity;
-        task.weights[row] = 0.0f;
+    const bool row_keys = task.float_keys || cache.key_type == CacheType::kRows;
+    const bool row_values = task.float_values || cache.value_type == CacheType::kRows;
+    if (task.fresh) {
+        for (int row = 0; row < task.rows; ++row) {
+            task.maxima[row] = -kInfinity;
+            task.weights[row] = 0.0f;
+        }
+        memset(task.sums, 0, sizeof(float) * task.rows * cache.stride);
     }
-    memset(task.sums, 0, sizeof(float) * task.rows * cache.stride);
-    if (has_codes(cache.key_type)) round_queries(task);
+    if (has_codes(cache.key_type) && !row_keys) round_queries(task);
     for (int64_t block = task.begin / kKeyBlock * kKeyBlock; block < task.end; block += kKeyBlock) {
         const int from = block < task.begin ? (int)(task.begin - block) : 0;
         const int count = task.end - block < kKeyBlock ? (int)(task.end - block) : kKeyBlock;
-        for (int row = 0; row < task.rows; row += kGroup) {
-            const int rows = task.rows - row < kGroup ? task.rows - row : kGroup;
+        if (row_keys) score_rows_of(task, block, from, count);
+        each_group(task.rows, [&](int row, int rows) {
             float* scores = task.scores + row * kKeyBlock;
-            float* sums = task.sums + (int64_t)row * cache.stride;
-            with_type(cache.key_type, [&]<class T>(T) {
-                with_rows<kGroup>(rows, [&]<int r>() { score_rows<r, T>(task, row, block, count); });
-            });
+            if (!row_keys)
+                with_type(cache.key_type, [&]<class T>(T) {
+                    with_rows<kGroup>(rows, [&]<int r>() { score_rows<r, T>(task, row, block, count); });
+                });
             for (int r = 0; r < rows; ++r) block_softmax(task, row + r, block, count);
+            if (row_values) return;
+            float* sums = task.sums + (int64_t)row * cache.stride;
             with_type(cache.value_type, [&]<class T>(T) {
                 with_rows<kGroup>(rows, [&]<int r>() { add_values<r, T>(cache, block, from, count, scores, sums); });
             });
-        }
+        });
+        if (row_values) add_rows_of(task, block, from, count);
     }
 }
 
-static void store_key(const CacheView& cache, int64_t position, const float* key, const float* value) {
+static void store_key(const CacheView& cache, int64_t position, const float* key) {
     with_type(cache.key_type, [&]<class T>(T) {
         if constexpr (kHasCodes<T>)
             put_code_key<T>(cache, position, key);
         else
             put_float_key<T>(cache, position, key);
     });
+}
+static void store_value(const CacheView& cache, int64_t position, const float* value) {
     with_type(cache.value_type, [&]<class T>(T) {
         if constexpr (kHasCodes<T>)
             put_code_value<T>(cache, position, value);

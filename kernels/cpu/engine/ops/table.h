@@ -2,10 +2,12 @@
 #pragma once
 #include <stdint.h>
 
+#include "row_kinds.h"
+
 namespace bitsmith::engine {
 
-// Floats, and codes of which kCodeBlock neighbours share a float16 scale.
-enum class CacheType { kF16, kBF16, kF32, kQ8_0, kQ4_0 };
+// In tiles: floats, and codes of which kCodeBlock neighbours share a float16 scale. Or rows of row_kinds.h.
+enum class CacheType { kF16, kBF16, kF32, kQ8_0, kQ4_0, kRows };
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
 constexpr int kKeyTile = 16;    // positions that lie together
@@ -34,20 +36,46 @@ constexpr int64_t tile_bytes(CacheType type, int width) {
 
 constexpr int kBuckets = 1024;  // that logits are sorted into, for top-p
 
+// Positions that stay or wait as float16 rows beside the codes: the first ones, then the last ones in a ring. What the
+// batch brings is still where the batch has it, in float32: position batch_start + i in row batch_rows[i].
+struct FloatRows {
+    uint8_t* sinks;
+    int64_t sink_count;
+    uint8_t* ring;
+    int64_t ring_size;
+    const float* batch;
+    int64_t batch_width;
+    const int32_t* batch_rows;
+    int64_t batch_start;
+};
+
+// Of keys that are kept as they are before the rotary step: [position][cosines, then sines]; null: they are turned.
+struct CacheAngles {
+    const float* cosines;
+    int count;
+    bool pairs;
+};
+
 // Keys and values of one layer, sequence and key head, in tiles of kKeyTile positions.
 // Floats: keys [tile][dim][position], so that scores of neighbouring positions are sums over vectors, and values
-// [position][stride]. Codes: see cache_codes.h.
+// [position][stride]. Codes: see cache_codes.h. Rows of codes: [position][bytes], of units [position / kUnit][bytes].
 struct CacheView {
     void* keys;
     void* values;
     int dim;
     int stride;  // value_width
     CacheType key_type, value_type;
+    Row key_row, value_row;        // of kRows
+    float key_scale, value_scale;  // of FP8
+    bool turned_keys;              // by hadamard, which has to be undone before the rotary step
+    CacheAngles angles;
+    FloatRows key_floats, value_floats;
 };
 
 // Queries over positions [begin, end) of one cache view; a row sees only [first[i], last[i]].
 // queries: [rows][dim], scaled. sums: [rows][stride], maxima and weights: [rows]; the running state of the online
-// softmax. A row's result is sums / weights.
+// softmax, which `fresh` begins. A row's result is sums / weights. float_keys, float_values: they are read from the
+// rows beside the codes.
 struct Attend {
     CacheView cache;
     const float* queries;
@@ -59,8 +87,11 @@ struct Attend {
     float* sums;
     float* maxima;
     float* weights;
-    float* scores;  // scratch: [kMaxRows][kKeyBlock]
-    char* codes;    // scratch for keys with codes: query_bytes of kMaxRows queries
+    float* scores;   // scratch: [kMaxRows][kKeyBlock]
+    char* codes;     // scratch for keys with codes: query_bytes of kMaxRows queries
+    float* decoded;  // scratch for rows: [kKeyTile][stride] and 64 more
+    bool fresh;
+    bool float_keys, float_values;
 };
 
 // Queries as codes meet them: 16-bit integers, a sum for each kCodeBlock of them, and one scale.
@@ -77,7 +108,9 @@ struct OpTable {
     void (*scale)(const float* x, float factor, float* out, int64_t count);
     void (*softcap)(float* x, float cap, int64_t count);
     void (*exp)(const float* x, float* out, int64_t count);
-    void (*store_key)(const CacheView& cache, int64_t position, const float* key, const float* value);
+    void (*store_key)(const CacheView& cache, int64_t position, const float* key);
+    void (*store_value)(const CacheView& cache, int64_t position, const float* value);
+    void (*read_rows)(const CacheView& cache, bool keys, bool floats, int64_t from, int64_t to, float* out);
     void (*attend)(const Attend& task);
     // For sampling.
     float (*largest)(const float* x, int64_t count);

@@ -124,7 +124,7 @@ private:
 
 struct Attention final : Step {
     Attention(int q, int k, int v, int out, int layer, int heads, float scale, int64_t window, float softcap,
-              const Cache& cache, int threads);
+              Cache& cache, CacheAngles angles, int threads);
     void run(Run& run) override;
     bool attends() const override { return true; }
     void narrow() override { narrow_ = true; }
@@ -140,6 +140,7 @@ private:
     // Some tokens of one sequence and the query heads of one key head, over a part of the positions.
     struct Task {
         const int32_t* rows;
+        const std::vector<int32_t>* all;  // rows of the sequence
         int count, sequence, kv_head, first_head, last_head;
         int64_t begin, end;
         int splits;       // of these positions over threads
@@ -149,13 +150,23 @@ private:
     struct Piece {
         int task, split;
     };
-    void store(const Run& run) const;
+    // growth.cpp: what the batch brings comes into the cache. grow: false when it was cancelled, and nothing came in.
+    bool grow(const Run& run);
+    void store(const Run& run, int32_t row) const;
+    void cut(const Run& run, int64_t sequence, int64_t count) const;
+    void quantize(const Run& run, const std::vector<int32_t>& rows, int head) const;
+    void settle(const Run& run) const;
+    CacheView view(const Run& run, const std::vector<int32_t>& rows, int head) const;
+    CacheView view(int64_t sequence, int head) const;
     void plan(const Run& run);
     void attend(const Run& run, const Piece& piece, int thread);
+    void attend_parts(const Run& run, Attend& work, const Task& task, int64_t* first, int64_t* last) const;
     void finish(const Run& run, const Task& task, const float* sums, const float* weights, int64_t stride) const;
     int64_t first_position(int64_t position) const { return window && position >= window ? position + 1 - window : 0; }
 
-    const Cache& cache_;
+    Cache& cache_;
+    const LayerScheme scheme_;
+    CacheAngles angles_;
     bool narrow_ = false;
     int most_rows_;
     int64_t stride_;
