@@ -57,7 +57,8 @@ double difference(const OpTable& ops, CacheType keys, CacheType values, int dim,
     for (float& x : v) x = normal(random);
     for (float& x : q) x = 0.3f * normal(random);
     for (int p = 0; p < kPositions; ++p) {
-        ops.store_key(cache, p, &k[p * dim], &v[p * dim]);
+        ops.store_key(cache, p, &k[p * dim]);
+        ops.store_value(cache, p, &v[p * dim]);
         keep(keys, &k[p * dim], dim);
         keep(values, &v[p * dim], dim);
     }
@@ -68,8 +69,9 @@ double difference(const OpTable& ops, CacheType keys, CacheType values, int dim,
     }
     std::vector<float> sums(rows * stride), maxima(rows), weights(rows), scores(kMaxRows * kKeyBlock);
     std::vector<char> codes(static_cast<size_t>(kMaxRows * query_bytes(key_width(CacheType::kQ8_0, dim))));
+    std::vector<float> decoded(kKeyTile * stride + 64);
     ops.attend({cache, q.data(), rows, begin, kPositions, first.data(), last.data(), 0.0f, sums.data(), maxima.data(),
-                weights.data(), scores.data(), codes.data()});
+                weights.data(), scores.data(), codes.data(), decoded.data(), true, false, false});
     double worst = 0, size = 0;
     for (int r = 0; r < rows; ++r) {
         std::vector<double> want(dim);

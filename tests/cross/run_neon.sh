@@ -27,6 +27,7 @@ compile "$engine/packed.cpp" packed
 compile "$engine/table.cpp" table
 compile "$engine/trial.cpp" trial
 compile "$engine/memory.cpp" memory
+compile "$engine/ops/row_codes.cpp" row_codes -ffp-contract=off
 compile "$engine/matmul/pack_blocks.cpp" pack_blocks
 compile "$engine/matmul/pack_rows.cpp" pack_rows
 compile "$root/kernels/cpu/isa/detect.cpp" detect
