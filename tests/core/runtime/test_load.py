@@ -46,7 +46,7 @@ def logits(model: LoadedModel, ids: np.ndarray) -> np.ndarray:
         ("F16", Activations.FAST, 5e-3),
         ("Q8_0", Activations.EXACT, 3e-2),
         ("Q8_0/Q4_0", Activations.EXACT, 0.4),
-        ("INT8,window=8,sinks=2,rotate,first=1", Activations.EXACT, 3e-2),
+        ("INT8,window=8,sinks=2,first=1,rotate", Activations.EXACT, 3e-2),
         ("INT8,before-rope", Activations.EXACT, 3e-2),
     ],
 )
