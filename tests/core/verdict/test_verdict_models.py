@@ -361,3 +361,5 @@ def test_a_file_against_itself_judges_its_cache(models: Path) -> None:
     assert len(four.needle.places) == 3
     with pytest.raises(UserError, match="no cache format"):
         measure(models, cache="Q9")
+    with pytest.raises(UserError, match="must be rotated"):
+        measure(models, cache="LM2")
