@@ -10,11 +10,6 @@ from kernels.program import CacheLayout, Program, with_cache
 MOST_TURNED = 1024  # values in a run that the engine rotates
 
 
-def check_engine(scheme: CacheScheme) -> None:
-    """Raise UserError for a scheme that the processor's engine can not keep: those that have no meaning, no others."""
-    scheme.check()
-
-
 def cache_layout(
     layers: tuple[tuple[int, int], ...], capacity: int, sequences: int, scheme: CacheScheme
 ) -> CacheLayout:
