@@ -13,12 +13,13 @@ PYTEST_ARGS ?=
 
 export PYTHONNOUSERSITE := 1
 
-.PHONY: help run test lint format screens pictures bench clean
+.PHONY: help run test test-slow lint format screens pictures bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      open the window, with a sample model at hand (without a display: the same job as text)"
-	@echo "make test     run all tests          make test PYTEST_ARGS='-m \"not slow and not interop\"' runs the quick ones"
+	@echo "make test     run the tests          make test PYTEST_ARGS='-m \"not slow and not interop\"' leaves other programs out"
+	@echo "make test-slow  run what takes longer: whole contexts, every method on every family, limits of memory"
 	@echo "make lint     ruff, mypy, import-linter, clang-format"
 	@echo "make format   let ruff and clang-format lay out the code"
 	@echo "make screens  write pictures of every page, light and dark, to build/screens/"
@@ -63,7 +64,10 @@ run: $(VENV)/.installed
 	@sh packaging/run.sh $(VENV)/bin
 
 test: $(VENV)/.tested
-	@$(PY) -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.tested
+	@$(PY) -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
 
 lint: $(VENV)/.tested
 	$(PY) -m ruff check .
