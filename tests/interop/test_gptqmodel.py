@@ -28,6 +28,12 @@ TARGETS = (
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def out_of_the_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps logs in the folder where it runs."""
+    monkeypatch.chdir(tmp_path)
+
+
 def source_model(folder: Path) -> Path:
     """Its loader asks for a padding token inside the vocabulary."""
     write_llama(folder, tied=False)
