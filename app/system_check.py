@@ -55,13 +55,13 @@ def why_not(environment: Mapping[str, str] | None = None) -> str:
         return ""
     missing = missing_libraries(CORE)
     if missing:
-        return _sentence(missing, CORE)
+        return what_to_install(missing, CORE)
     wanted = environment.get("QT_QPA_PLATFORM", "").split(";")[0].split(":")[0]
     if wanted in SCREENLESS:
         return ""
     reasons = []
     if environment.get("WAYLAND_DISPLAY") and wanted in ("", "wayland"):
-        reasons.append(_sentence(missing_libraries(WAYLAND), WAYLAND))
+        reasons.append(what_to_install(missing_libraries(WAYLAND), WAYLAND))
     if environment.get("DISPLAY") and wanted in ("", "xcb"):
         reasons.append(_why_no_x11(environment["DISPLAY"]))
     if not reasons:
@@ -72,7 +72,7 @@ def why_not(environment: Mapping[str, str] | None = None) -> str:
 def _why_no_x11(display: str) -> str:
     if not display_answers(display):
         return f"The display {display} does not answer, so no window can be opened."
-    return _sentence(missing_libraries(X11), X11)
+    return what_to_install(missing_libraries(X11), X11)
 
 
 def missing_libraries(names: Libraries) -> list[str]:
@@ -102,7 +102,7 @@ def display_answers(display: str) -> bool:
     return not broken
 
 
-def _sentence(missing: list[str], names: Libraries) -> str:
+def what_to_install(missing: list[str], names: Libraries) -> str:
     """'' or one sentence with the command of this distribution, or both package lists when it is not known."""
     if not missing:
         return ""

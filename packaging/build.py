@@ -35,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     flavour = d.FLAVOURS[arguments.flavour]
     work = arguments.work.resolve() / flavour.name
+    check_system()
     python = environment(work, flavour, arguments.keep_environment)
     program = freeze(work, flavour, python)
     extras = beside(work, flavour, python, program)
@@ -45,6 +46,20 @@ def main(argv: list[str] | None = None) -> int:
     made = pack(work, flavour, program, extras, arguments.out.resolve())
     finish(made, arguments.out.resolve(), flavour, extras, listed)
     return 0
+
+
+def check_system() -> None:
+    """End the build before its first step where this system lacks a library that the window needs: PyInstaller would
+    leave it out, and what it finds are the only ones that the program takes along."""
+    if not sys.platform.startswith("linux"):
+        return
+    sys.path.append(str(d.ROOT))
+    from app import system_check
+
+    for names in (system_check.CORE, system_check.X11, system_check.WAYLAND):
+        sentence = system_check.what_to_install(system_check.missing_libraries(names), names)
+        if sentence:
+            raise SystemExit(sentence)
 
 
 def environment(work: Path, flavour: d.Flavour, keep: bool) -> Path:

@@ -5,6 +5,7 @@ import importlib.metadata
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -12,6 +13,9 @@ from pathlib import Path
 import description as d
 import documents
 import pytest
+
+import build
+from app import system_check
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -114,3 +118,13 @@ def test_a_licence_is_named_for_every_distribution():
     assert "numpy" in text
     assert "replace" in text  # how Qt's libraries are exchanged, which the LGPL asks to say
     assert documents.copyright_file(text).count("\n\n") == 1  # a second paragraph would start another entry
+
+
+def test_a_build_ends_at_once_where_a_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is downloaded before the sentence that says what to install."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(
+        system_check, "missing_libraries", lambda names: [n for n in names if n == "libxcb-keysyms.so.1"]
+    )
+    with pytest.raises(SystemExit, match="libxcb-keysyms"):
+        build.check_system()
