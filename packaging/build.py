@@ -49,17 +49,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check_system() -> None:
-    """End the build before its first step where this system lacks a library that the window needs: PyInstaller would
-    leave it out, and what it finds are the only ones that the program takes along."""
+    """End the build before its first step where a library is missing that the program takes along: PyInstaller would
+    leave it out. Those that stay outside the program need not be here."""
     if not sys.platform.startswith("linux"):
         return
     sys.path.append(str(d.ROOT))
     from app import system_check
 
-    for names in (system_check.CORE, system_check.X11, system_check.WAYLAND):
-        sentence = system_check.what_to_install(system_check.missing_libraries(names), names)
-        if sentence:
-            raise SystemExit(sentence)
+    window = {**system_check.CORE, **system_check.X11, **system_check.WAYLAND}
+    taken = {name: packages for name, packages in window.items() if name not in d.DEBIAN_PACKAGES}
+    sentence = system_check.what_to_install(system_check.missing_libraries(taken), taken)
+    if sentence:
+        raise SystemExit(sentence)
 
 
 def environment(work: Path, flavour: d.Flavour, keep: bool) -> Path:
