@@ -70,6 +70,11 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Qwen2Config",
         {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
     ),
+    "qwen3moe-window": (
+        "Qwen3MoeForCausalLM",
+        "Qwen3MoeConfig",
+        {**MOE, "norm_topk_prob": True, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+    ),
     "qwen2-yarn": ("Qwen2ForCausalLM", "Qwen2Config", {"rope_parameters": {**YARN, "attention_factor": 1.3}}),
     "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {"head_dim": 32, "tie_word_embeddings": True}),
     "qwen3moe": ("Qwen3MoeForCausalLM", "Qwen3MoeConfig", {**MOE, "norm_topk_prob": True}),
@@ -131,7 +136,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
 }
 # What GGUF has no word for: windows of Mistral and Qwen, router without normalization, layers without experts.
-FOLDER_ONLY = ("mistral-window", "qwen2-window", "qwen3moe-dense", "llama-dynamic")
+FOLDER_ONLY = ("mistral-window", "qwen2-window", "qwen3moe-window", "qwen3moe-dense", "llama-dynamic")
 CAPACITY = {"phi3-long": 32, "phi3-partial": 32}
 
 

@@ -79,6 +79,11 @@ _NOTES: Mapping[str, tuple[Severity, str, str]] = {
         "A download in this folder is not finished: {0}.",
         "If files are missing, start the download again: it goes on where it was.",
     ),
+    "wrapped-names": (
+        "info",
+        "Names of tensors are those of a wrapper of the training program, such as torch.compile or DDP: {0}.",
+        "The model's own names are used here, and in what is made of it; other programs refuse the file as it is.",
+    ),
     "split-count": (
         "error",
         "The first part promises another number of tensors than all parts hold ({0}).",

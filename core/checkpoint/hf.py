@@ -12,6 +12,7 @@ from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.folder import WeightFiles, read_json, side_files
 from core.checkpoint.reading import FileCheckpoint
 from core.checkpoint.safetensors import read_header
+from core.checkpoint.wrapped_names import own_names, renamed
 from core.errors import UserError
 from core.roles import natural_key
 from core.tensor_info import Role, TensorInfo
@@ -36,6 +37,9 @@ def open_safetensors(path: Path, weights: WeightFiles, folder: Path | None) -> F
     notes = [("extra-bytes", header.file.path.name) for header in headers if header.extra]
     notes += index_notes(weights.index, tensors, weights.files)
     notes += [("unfinished", name) for name in weights.unfinished]
+    if names := own_names([t.name for t in tensors]):
+        notes.append(("wrapped-names", tensors[0].name))
+        tensors = renamed(tensors, names)
     checkpoint = FileCheckpoint(
         path,
         Container.SAFETENSORS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,13 +37,23 @@ def open_checkpoint(path: Path | str) -> Checkpoint:
         is_folder = path.is_dir()
         if not is_folder and not path.exists():
             lost = "The link points to a file that was removed: download it again."
-            hint = lost if path.is_symlink() else "Check the path for a typo."
+            hint = lost if path.is_symlink() else _not_there(path)
             raise UserError(f"{path.name or path} is not there.", hint)
     except (OSError, ValueError) as error:
         raise cannot_read(path, error if isinstance(error, OSError) else OSError(str(error))) from error
     from core.packed.checkpoint import unpacked
 
     return unpacked(_open_folder(path) if is_folder else _open_file(path))
+
+
+def _not_there(path: Path) -> str:
+    """What to do about a path without anything behind it; a repository's name on the hub looks like one."""
+    parts = path.parts
+    named = len(parts) == 2 and all(re.fullmatch(r"[A-Za-z0-9][\w.-]*", part) for part in parts)
+    if named and not path.parent.exists() and path.suffix not in (".safetensors", ".gguf", ".json", *PYTORCH_SUFFIXES):
+        name = "/".join(parts)
+        return f"If it is a model on Hugging Face, fetch it with 'bitsmith download {name}'; else check it for a typo."
+    return "Check the path for a typo."
 
 
 def _open_file(path: Path) -> Checkpoint:
@@ -136,6 +147,11 @@ def _no_model(folder: Path, entries: Sequence[Path], unfinished: Sequence[str]) 
     if below:
         return UserError(
             f"{folder.name} holds no model itself, but the folder {some(below)} does.", "Open that folder."
+        )
+    if folders and not entries:
+        return UserError(
+            f"{folder.name or folder} holds no model itself, only folders: {some([f.name for f in folders])}.",
+            "Open the one that has the model in it.",
         )
     if not entries:
         return UserError(f"The folder {folder.name or folder} is empty.", "Open the folder that has the model in it.")

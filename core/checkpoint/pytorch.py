@@ -23,6 +23,7 @@ from core.checkpoint.files import OpenedFile, cannot_read, check_is_weights, rea
 from core.checkpoint.folder import WeightFiles, read_json, side_files
 from core.checkpoint.hf import index_notes, tie_head
 from core.checkpoint.reading import FileCheckpoint, column_range, row_range
+from core.checkpoint.wrapped_names import own_names, renamed
 from core.errors import UserError
 from core.parts import Run
 from core.roles import natural_key, parse_name
@@ -131,6 +132,10 @@ def open_pytorch(path: Path, weights: WeightFiles, folder: Path | None) -> FileC
     tensors.sort(key=lambda t: natural_key(t.name))
     config = read_json(folder / "config.json", required=False) if folder else {}
     notes = index_notes(weights.index, tensors, weights.files) + [("unfinished", name) for name in weights.unfinished]
+    if names := own_names([t.name for t in tensors]):
+        notes.append(("wrapped-names", tensors[0].name))
+        tensors = renamed(tensors, names)
+        views = {names[name]: view for name, view in views.items()}
     checkpoint = PytorchCheckpoint(
         path,
         Container.PYTORCH,

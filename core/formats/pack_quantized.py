@@ -19,16 +19,29 @@ class PackQuantized(Coded):
     """Weight W [N, K] as `weight_packed` I32 [N, ⌈K·b/32⌉], `weight_scale` [N, G], `weight_shape` and, asymmetric,
     `weight_zero_point` I32 [⌈N·b/32⌉, G] packed along N. Codes are stored unsigned, 2^(b−1) added.
 
-    group: values along a row that share a scale; 0: the whole row.
+    group: values along a row that share a scale; 0: the whole row. Of files that are read: order: int64 [K], the
+    columns sorted by their group, None where they are; zero_bytes: zero points are I8 [N, G], less 2^(b−1), as
+    releases before 0.10 have them.
     """
 
     ecosystem = "compressed-tensors"
     numbers: Integers
 
-    def __init__(self, bits: int, group: int, symmetric: bool, scale: ElementType = ElementType.BF16) -> None:
+    def __init__(
+        self,
+        bits: int,
+        group: int,
+        symmetric: bool,
+        scale: ElementType = ElementType.BF16,
+        *,
+        order: np.ndarray | None = None,
+        zero_bytes: bool = False,
+    ) -> None:
         self.bits = bits
         self.group = group
         self.symmetric = symmetric
+        self.order = order
+        self.zero_bytes = zero_bytes
         name = f"w{bits}a16-" + (f"g{group}" if group else "channel") + ("" if symmetric else "-asym")
         words = "a dense stream of codes in 32-bit words" if 32 % bits else f"{32 // bits} codes a 32-bit word"
         kind = "symmetric" if symmetric else "asymmetric"
@@ -47,7 +60,7 @@ class PackQuantized(Coded):
         return own if own.numbers.holds(numbers) else None
 
     def unit_rows(self, shape: Sequence[int]) -> int:
-        return 1 if self.symmetric else 32 // gcd(32, self.bits)  # rows whose zero points fill words
+        return 1 if self.symmetric or self.zero_bytes else 32 // gcd(32, self.bits)  # rows whose zero points fill words
 
     def accepts(self, shape: Sequence[int]) -> str:
         if problem := super().accepts(shape):
@@ -68,7 +81,9 @@ class PackQuantized(Coded):
             Part("_scale", scale.label, (n, groups), n * groups * scale.bytes, columns=each),
             Part("_shape", "I64", (2,), 16, rows=ONE, columns=ONE, constant=True),
         ]
-        if not self.symmetric:
+        if self.zero_bytes:
+            parts.append(Part("_zero_point", "I8", (n, groups), n * groups, columns=each))
+        elif not self.symmetric:
             rows = ceil(n * self.bits / 32)
             parts.append(Part("_zero_point", "I32", (rows, groups), rows * groups * 4, rows=stream, columns=each))
         return tuple(parts)
@@ -93,10 +108,17 @@ class PackQuantized(Coded):
         words = parts[0].view(np.int32).reshape(rows, -1)
         scales = read_scales(parts[1], self.numbers.scale, rows)
         zeros = None
-        if not self.symmetric:
+        if self.zero_bytes:
+            zeros = parts[3].view(np.uint8).reshape(rows, -1) + np.uint8(1 << (self.bits - 1))  # wraps, as I8 does
+            if (zeros >> self.bits).any():
+                raise ValueError(f"zero points that {self.bits} bits do not hold")
+        elif not self.symmetric:
             packed = np.ascontiguousarray(parts[3].view(np.int32).reshape(-1, scales.shape[1]).T)
             zeros = np.ascontiguousarray(ops.unpack_bits(packed, self.bits, rows).T)
-        return Codes(ops.unpack_bits(words, self.bits, columns), scales, zeros)
+        codes = ops.unpack_bits(words, self.bits, columns)
+        if self.order is not None:
+            codes = np.ascontiguousarray(codes[:, self.order])
+        return Codes(codes, scales, zeros)
 
 
 PACK_QUANTIZED: tuple[PackQuantized, ...] = tuple(

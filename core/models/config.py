@@ -75,6 +75,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 8192,
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
         "sliding_window": 4096,
         "tie_word_embeddings": True,
         "vocab_size": 256000,
@@ -85,6 +86,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 131072,
         "num_attention_heads": 8,
         "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
         "rope_local_base_freq": 10000.0,
         "rope_theta": 1e6,
         "sliding_window": 4096,
@@ -100,6 +102,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }
 _DEFAULTS["gemma3"] = _DEFAULTS["gemma3_text"]
+_MOST_LAYERS = 1 << 16  # more than any model has: a damaged number shall not become a list
 
 
 @dataclass(frozen=True)
@@ -175,9 +178,10 @@ class DecoderConfig:
 
     model_type: as config.json says it. architecture: GGUF's name, '' when GGUF conversion does not know the model.
     explicit_head_dim: the converter that defined GGUF's keys finds head_dim in this configuration. window_layers: how
-    many layers use the sliding window; layer_windows: which, where config.json lists them. attention_scalar: scores
-    are divided by its root instead of head_dim's (Gemma). router_normalized: the chosen experts' weights add up to 1.
-    dense_layers: some layers have no experts. bidirectional: tokens also attend to those that follow.
+    many layers use the sliding window; layer_windows: which, one entry a layer, empty without a window.
+    attention_scalar: scores are divided by its root instead of head_dim's (Gemma). router_normalized: the chosen
+    experts' weights add up to 1. dense_layers: some layers have no experts. bidirectional: tokens also attend to those
+    that follow.
     """
 
     model_type: str
@@ -247,11 +251,10 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
         heads = int(get("num_attention_heads", "n_head") or 0)
         if not layers or not hidden or not heads:
             return None
-        kinds = tuple(kind == "sliding_attention" for kind in fields.get("layer_types") or ())[:layers]
         head_dim = int(get("head_dim") or hidden // heads)
         kv_heads = fields.get("num_key_value_heads", defaults.get("num_key_value_heads"))
         window = int(get("sliding_window") or 0)
-        window_layers = _window_layers(fields, defaults, model_type, layers, window)
+        windows = _layer_windows(fields, defaults, model_type, layers, window)
         experts = int(get("num_local_experts", "num_experts", "n_routed_experts") or 0)
         intermediate = int(get("intermediate_size", "n_inner") or 0)
         return DecoderConfig(
@@ -268,15 +271,15 @@ def read_config(config: Mapping[str, Any]) -> DecoderConfig | None:
             context=int(get("max_position_embeddings", "n_positions", "n_ctx") or 0),
             rms_eps=float(get("rms_norm_eps", "norm_eps", "layer_norm_epsilon") or 1e-6),
             tied=bool(get("tie_word_embeddings")),
-            rope=_read_rope(fields, defaults),
+            rope=_read_rope(fields, defaults, model_type),
             experts=experts,
             experts_used=int(get("num_experts_per_tok", "num_experts_per_token") or 0) if experts else 0,
             expert_intermediate=int(get("moe_intermediate_size") or intermediate) if experts else 0,
             router_normalized=model_type != "qwen3_moe" or bool(fields.get("norm_topk_prob")),
-            window=window if window_layers else 0,
-            window_layers=window_layers,
-            layer_windows=kinds,
-            attention_scalar=float(fields.get("query_pre_attn_scalar") or 0.0),
+            window=window if any(windows) else 0,
+            window_layers=sum(windows),
+            layer_windows=windows,
+            attention_scalar=float(get("query_pre_attn_scalar") or 0.0),
             attention_softcap=_number(fields, defaults, "attn_logit_softcapping"),
             final_softcap=_number(fields, defaults, "final_logit_softcapping"),
             latent_rank=int(get("kv_lora_rank") or 0),
@@ -310,52 +313,56 @@ def _number(fields: Mapping[str, Any], defaults: Mapping[str, Any], name: str) -
     return None if value is None else float(value)
 
 
-def _window_layers(
+def _layer_windows(
     fields: Mapping[str, Any], defaults: Mapping[str, Any], model_type: str, layers: int, window: int
-) -> int:
-    if "sliding_window" in fields and fields["sliding_window"] is None:
-        return 0
-    if not window:
-        return 0
+) -> tuple[bool, ...]:
+    """Which layers look back over the window only: as listed, else by the rule of the architecture's own class."""
+    if not window or ("sliding_window" in fields and fields["sliding_window"] is None):
+        return ()
+    if model_type.startswith("qwen") and not fields.get("use_sliding_window"):
+        return ()
+    if layers > _MOST_LAYERS:
+        raise ValueError(f"{layers} layers")
     kinds = fields.get("layer_types")
     if kinds:
-        return sum(kind == "sliding_attention" for kind in kinds[:layers])
-    if model_type.startswith("qwen"):
-        if not fields.get("use_sliding_window"):
-            return 0
-        first = fields.get("max_window_layers", defaults.get("max_window_layers"))
-        return layers if first is None else max(0, layers - int(first))
+        if len(kinds) < layers:
+            raise ValueError(f"layer_types names {len(kinds)} of {layers} layers")
+        return tuple(kind == "sliding_attention" for kind in kinds[:layers])
+    if model_type in ("qwen2", "qwen3"):  # Qwen 3's mixture of experts slides in every layer
+        first = int(fields.get("max_window_layers", defaults.get("max_window_layers")) or 0)
+        return tuple(i >= first for i in range(layers))
     if model_type == "gemma2":
-        return (layers + 1) // 2  # every even layer, the first included
+        return tuple(i % 2 == 0 for i in range(layers))
     pattern = int(
         fields.get("sliding_window_pattern")
         or fields.get("_sliding_window_pattern")
         or defaults.get("sliding_window_pattern")
         or 0
     )
-    return layers - layers // pattern if pattern else layers
+    return tuple(not pattern or (i + 1) % pattern != 0 for i in range(layers))
 
 
-def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeConfig:
-    given = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any], model_type: str) -> RopeConfig:
+    """As transformers reads it: `rope_scaling`, which people add by hand, goes before `rope_parameters`."""
+    given = fields.get("rope_scaling") or fields.get("rope_parameters") or {}
     if not isinstance(given, Mapping):
         raise ValueError("rope settings are no object")
     local = given.get("sliding_attention") or {}
     settings = given.get("full_attention") or given
     context = int(fields.get("max_position_embeddings") or defaults["max_position_embeddings"])
+    kind = str(settings.get("rope_type") or settings.get("type") or "default").lower()
+    kind = "longrope" if kind == "su" else kind
     original = int(
         settings.get("original_max_position_embeddings")
         or fields.get("original_max_position_embeddings")
         or defaults.get("original_max_position_embeddings")
-        or 0
+        or (context if kind in ("llama3", "yarn", "longrope") else 0)
     )
-    kind = str(settings.get("rope_type") or settings.get("type") or "default").lower()
-    kind = "longrope" if kind == "su" else kind
     long_factor = tuple(float(x) for x in settings.get("long_factor") or ())
     if kind in ("linear", "llama3") and settings.get("factor") is None:
         raise ValueError(f"rope scaling '{kind}' without a factor")
     factor = float(settings.get("factor") or 1.0)
-    theta = float(settings.get("rope_theta") or fields.get("rope_theta") or defaults["rope_theta"])
+    theta = float(_stated_base(settings, fields) or defaults["rope_theta"])
     if not 0.0 < theta < math.inf or not 0.0 < factor < math.inf:
         raise ValueError(f"rope base {theta:g}, factor {factor:g}")
     if settings.get("factor") is None and kind in ("longrope", "yarn") and original:
@@ -376,7 +383,7 @@ def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeCo
         theta=theta,
         theta_local=float(local_theta or 0.0),
         factor=factor,
-        partial=float(settings.get("partial_rotary_factor") or fields.get("partial_rotary_factor") or 1.0),
+        partial=_partial(settings, fields, model_type),
         original_context=original,
         low_freq_factor=float(settings.get("low_freq_factor") or 1.0),
         high_freq_factor=float(settings.get("high_freq_factor") or 4.0),
@@ -388,3 +395,24 @@ def _read_rope(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> RopeCo
         long_factor=long_factor,
         short_factor=tuple(float(x) for x in settings.get("short_factor") or ()),
     )
+
+
+def _stated_base(settings: Mapping[str, Any], fields: Mapping[str, Any]) -> Any:
+    """rope_theta, or None. `rope_scaling` added by hand to a file that has `rope_parameters` hides the base in these:
+    transformers then takes its default, which nobody means.
+    """
+    stated = settings.get("rope_theta") or fields.get("rope_theta")
+    other = fields.get("rope_parameters")
+    if stated is None and isinstance(other, Mapping) and other.get("rope_theta"):
+        raise UserError(
+            "config.json has rope_theta in rope_parameters, but rope_scaling, which goes before it, has none.",
+            "Move the values of rope_scaling into rope_parameters, and take rope_scaling away.",
+        )
+    return stated
+
+
+def _partial(settings: Mapping[str, Any], fields: Mapping[str, Any], model_type: str) -> float:
+    """Rotated share of a head. Of the models here only Phi-3 heeds it; the others turn the whole head."""
+    value = settings.get("partial_rotary_factor")
+    share = float(fields.get("partial_rotary_factor") or 1.0) if value is None else float(value)
+    return 1.0 if model_type in _DEFAULTS and model_type != "phi3" and 0.0 < share < 1.0 else share

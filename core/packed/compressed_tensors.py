@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from core.checkpoint.base import Checkpoint
 from core.contract import ElementType
 from core.errors import UserError
 from core.formats.pack_quantized import PackQuantized
 from core.packed.weight import AGAIN, OTHER_CONFIG, PackedWeight, check_method, packed_weight
 from core.tensor_info import TensorInfo
+from core.units import format_count
 
 METHODS = ("compressed-tensors", "compressed_tensors")
 _SCALES = {e.label: e for e in (ElementType.BF16, ElementType.F16, ElementType.F32)}
@@ -30,17 +33,12 @@ def _pack_quantized(
 ) -> PackedWeight:
     base = codes.name.removesuffix(".weight_packed")
     check_method(codes, config, METHODS, "compressed-tensors")
-    scales, size, zeros, order = (
+    scales, size, zeros, index = (
         tensors.get(f"{base}.weight_{end}") for end in ("scale", "shape", "zero_point", "g_idx")
     )
     if scales is None or size is None:
         missing = f"{base}.weight_{'scale' if scales is None else 'shape'}"
         raise UserError(f"'{codes.name}' can not be read without '{missing}', which is not there.", AGAIN)
-    if order is not None:
-        raise UserError(
-            f"'{order.name}' gives columns an order of their own, which is not known here.",
-            "Quantize without activation order, or with 'weight' order.",
-        )
     if scales.dtype not in _SCALES:
         raise UserError(f"'{scales.name}' holds {scales.dtype}, which are no scales.", AGAIN)
     shape = _shape(checkpoint, size)
@@ -57,8 +55,28 @@ def _pack_quantized(
             f"'{codes.name}' holds {kind}, but config.json says otherwise.",
             OTHER_CONFIG,
         )
-    form = PackQuantized(bits, 0 if groups == 1 else group, zeros is None, _SCALES[scales.dtype])
-    return packed_weight(checkpoint, tensors, base, shape, form, "compressed-tensors")
+    order = None if index is None else _order(checkpoint, index, columns, groups)
+    zero_bytes = zeros is not None and zeros.dtype == "I8"
+    form = PackQuantized(
+        bits, 0 if groups == 1 else group, zeros is None, _SCALES[scales.dtype], order=order, zero_bytes=zero_bytes
+    )
+    return packed_weight(checkpoint, tensors, base, shape, form, "compressed-tensors", order, extra=(".weight_g_idx",))
+
+
+def _order(checkpoint: Checkpoint, index: TensorInfo, columns: int, groups: int) -> np.ndarray | None:
+    """int64 [K], columns sorted by their group (actorder 'group'); None where they are, or −1 says that there is none.
+
+    Raises UserError for groups that are not there, or not of one size.
+    """
+    if index.dtype not in ("I32", "I64") or index.shape != (columns,):
+        raise UserError(f"'{index.name}' can not be the groups of {format_count(columns)} columns.", AGAIN)
+    raw = checkpoint.read_raw(index).reshape(-1)
+    group = raw.view("<i4" if index.dtype == "I32" else "<i8").astype(np.int64)
+    if (group == -1).any():
+        return None
+    if (group < 0).any() or (np.bincount(group, minlength=groups) != columns // groups).any():
+        raise UserError(f"'{index.name}' does not make {format_count(groups)} groups of one size.", AGAIN)
+    return None if bool((np.diff(group) >= 0).all()) else np.argsort(group, kind="stable")
 
 
 def _shape(checkpoint: Checkpoint, size: TensorInfo) -> tuple[int, int]:

@@ -37,8 +37,6 @@ from kernels.program import (
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3")  # GGUF's names
 POST_NORMS = ("gemma2", "gemma3")  # that normalize before they add to the residual stream
 _HEAD_NORMS = ("qwen3", "qwen3moe", "gemma3")
-_PERIODS = {"gemma2": 2, "gemma3": 6}  # every so many layers, one sees the whole text
-GEMMA_SCALAR = 256.0  # query_pre_attn_scalar where config.json does not say
 MAX_SIZE, MAX_HEAD = 1 << 31, 1 << 16
 MAX_PARTS = 1 << 17  # layers × experts; the largest models have some 20,000
 _ACTIVATIONS = {
@@ -110,21 +108,7 @@ def check_decoder(config: DecoderConfig) -> None:
 
 def windows(config: DecoderConfig) -> tuple[bool, ...]:
     """Which layers look back over the window only."""
-    if not config.window:
-        return (False,) * config.layers
-    if len(config.layer_windows) == config.layers:
-        return config.layer_windows
-    period = _PERIODS.get(config.architecture)
-    if period:
-        found = tuple(i % period < period - 1 for i in range(config.layers))
-    else:  # all layers, or with Qwen those from a certain one on
-        found = tuple(i >= config.layers - config.window_layers for i in range(config.layers))
-    if sum(found) != config.window_layers:
-        raise UserError(
-            f"{config.window_layers} of {config.layers} layers look back over a window, but not which is told.",
-            "Add layer_types to config.json, as current versions of transformers write it.",
-        )
-    return found
+    return config.layer_windows if config.window else (False,) * config.layers
 
 
 def tensor_shapes(
@@ -258,7 +242,7 @@ def _attention(build: _Builder, layer: int, slides: bool, frequencies: np.ndarra
         build.add(f"{at}rope_{part}", Rope(x, count, frequencies, rope_scale, build.weights.pairs))
     scalar = float(width)
     if config.architecture in POST_NORMS:
-        scalar = config.attention_scalar or GEMMA_SCALAR
+        scalar = config.attention_scalar
     window = config.window if slides else 0
     cap = config.attention_softcap or 0.0
     step = Attention(q, k, v, out, layer, heads, kv_heads, width, scalar**-0.5, window, cap)

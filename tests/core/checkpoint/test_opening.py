@@ -123,6 +123,9 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
         ): "lora is an adapter (LoRA), not a whole model.",
         folder("keras", "tf_model.h5"): "keras only holds weights in a format that can not be opened: tf_model.h5.",
         folder("part", "a.safetensors.crdownload"): "The download in part is not finished (a.safetensors.crdownload).",
+        folder("hub", "models--a--b/snapshots/1/x", "models--c--d/refs/main"): (
+            "hub holds no model itself, only folders: models--a--b, models--c--d."
+        ),
         folder("outer", "inner/a.gguf"): "outer holds no model itself, but the folder inner does.",
         folder(
             "models--a--b", "snapshots/123/config.json"
@@ -147,6 +150,10 @@ def test_a_folder_of_several_models(tmp_path: Path) -> None:
 
 def test_paths_that_are_no_files(tmp_path: Path) -> None:
     assert refusal(tmp_path / "typo").message == "typo is not there."
+    for repository in ("HuggingFaceTB/SmolLM2-135M", "a/b.c"):
+        assert f"bitsmith download {repository}" in refusal(Path(repository)).hint
+    for path in (tmp_path / "a" / "b", Path("nowhere/model.gguf"), Path("nowhere/a/b"), Path("tests/no-model")):
+        assert refusal(path).hint == "Check the path for a typo."
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     assert "link points to a file that was removed" in refusal(tmp_path / "link").hint
     (tmp_path / "loop").symlink_to(tmp_path / "loop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -89,6 +90,63 @@ def test_how_many_layers_slide(fields: dict[str, Any], layers: int) -> None:
     config = read(**fields)
     assert config.window_layers == layers
     assert bool(config.window) is bool(layers)
+
+
+# What transformers' classes make of files that leave out what its newer versions write: layer types, scales, contexts.
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_OLDER_FILES: list[dict[str, Any]] = [
+    {"model_type": "gemma3_text"},
+    {"model_type": "gemma3_text", "sliding_window_pattern": 3},
+    {"model_type": "gemma2"},
+    {"model_type": "gemma2", "query_pre_attn_scalar": 224},
+    {"model_type": "qwen2", "use_sliding_window": True, "max_window_layers": 3},
+    {"model_type": "qwen3", "use_sliding_window": True, "max_window_layers": 9},
+    {"model_type": "qwen2"},
+    {"model_type": "llama", "rope_scaling": _LLAMA3, "max_position_embeddings": 4096},
+    {"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0}, "rope_theta": 1e6},
+    {
+        "model_type": "qwen3",
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
+        "rope_scaling": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0},
+    },
+]
+
+
+@pytest.mark.parametrize("fields", _OLDER_FILES, ids=lambda fields: "-".join(map(str, fields.values())))
+def test_older_files_mean_what_transformers_makes_of_them(fields: dict[str, Any]) -> None:
+    from transformers import AutoConfig
+
+    theirs = AutoConfig.for_model(**{**SIZES, **copy.deepcopy(fields)})
+    config = read(**fields)
+    types = getattr(theirs, "layer_types", None) or [""] * config.layers
+    slides = tuple(kind == "sliding_attention" for kind in types)
+    assert (config.layer_windows or (False,) * config.layers) == slides
+    assert config.window == (theirs.sliding_window if any(slides) else 0)
+    assert config.attention_scalar == getattr(theirs, "query_pre_attn_scalar", 0)
+    rope = theirs.rope_parameters.get("full_attention") or theirs.rope_parameters
+    assert (config.rope.kind, config.rope.theta) == (rope["rope_type"], rope["rope_theta"])
+    if "factor" in rope:
+        assert config.rope.factor == rope["factor"]
+        assert config.rope.original_context == rope["original_max_position_embeddings"]
+
+
+def test_a_window_of_a_qwen_3_mixture_is_in_every_layer() -> None:
+    """Qwen3MoeModel has one mask for all layers; max_window_layers stands in its files and does nothing."""
+    config = read(model_type="qwen3_moe", use_sliding_window=True, sliding_window=64, max_window_layers=6)
+    assert config.layer_windows == (True,) * 8
+
+
+def test_a_base_that_an_added_rope_scaling_would_hide() -> None:
+    added = {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}
+    with pytest.raises(UserError, match="rope_scaling, which goes before it, has none") as refused:
+        read(model_type="qwen3", rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **added)
+    assert "take rope_scaling away" in refused.value.hint
+    assert read(model_type="qwen3", rope_theta=1e6, **added).rope.theta == 1e6
+
+
+def test_layer_types_that_are_too_few() -> None:
+    with pytest.raises(UserError, match="layer_types names 3 of 8 layers"):
+        read(model_type="gemma3_text", layer_types=["sliding_attention"] * 3)
 
 
 def test_longrope_s_attention_scale() -> None:

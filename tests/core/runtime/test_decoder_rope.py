@@ -64,7 +64,10 @@ def test_dynamic_changes_nothing_within_the_context() -> None:
 
 
 def test_part_of_a_head() -> None:
-    config = configured({"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5})
+    half = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5}
+    whole = 10000.0 ** -(np.arange(8) / 8)
+    np.testing.assert_allclose(rope_frequencies(configured(half), 10)[0], whole, rtol=1e-6)  # Llama's class heeds none
+    config = configured(half, model_type="phi3")
     np.testing.assert_allclose(rope_frequencies(config, 10)[0], 10000.0 ** -(np.arange(4) / 4), rtol=1e-6)
 
 
