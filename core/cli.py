@@ -301,6 +301,11 @@ def _recipe_options(p: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--aim", action="store_true", help="GPTQ also makes up for what earlier blocks lost: better, twice the time"
     )
+    data.add_argument(
+        "--online",
+        action="store_true",
+        help="with --transform rotation: what comes into down projections is rotated, too, while the model runs",
+    )
     data.add_argument("--imatrix", metavar="FILE", help="an importance matrix of llama.cpp's, for --method importance")
 
 

@@ -55,6 +55,8 @@ def calibrated_of(args: argparse.Namespace, recipe: Calibrated | None) -> Calibr
         changes["alpha"] = args.alpha
     if args.aim:
         changes["aim"] = True
+    if args.online:
+        changes["online"] = True
     if args.imatrix:
         changes["imatrix"] = args.imatrix
     text = _text_of(args)
@@ -108,6 +110,7 @@ def calibration_words(calibrated: Calibrated | None) -> list[str]:
     words += ["--chat"] if text.chat else []
     words += ["--alpha", f"{calibrated.alpha:g}"] if calibrated.alpha is not None else []
     words += ["--aim"] if calibrated.aim else []
+    words += ["--online"] if calibrated.online else []
     return words + (["--imatrix", calibrated.imatrix] if calibrated.imatrix else [])
 
 

@@ -103,16 +103,19 @@ def place(
     prepared: Prepared,
     drafts: Sequence[Draft],
     calibrated: Calibrated | None = None,
+    online_run: int = 0,
 ) -> Layout:
     """Exact offsets of every part. `PlacedPart.tensor` counts `drafts`, `part` counts their parts. calibrated: what
-    chooses numbers from data, which the output says of itself."""
+    chooses numbers from data, which the output says of itself. online_run: values that a rotation of the down
+    projections' inputs mixes; 0: there is none."""
     flat = [(i, j) for i, d in enumerate(drafts) for j in range(len(d.parts))]
     arrays = [(part_name(d.name, p.suffix), p.shape, p.dtype, p.nbytes) for d in drafts for p in d.parts]
     if target.is_folder:
         chosen = {d.name: d.format for d in drafts if isinstance(d.format, Coded)}
         cache = any(isinstance(d.format, CacheScale) for d in drafts)
         more = {KEY: record_of(calibrated)} if calibrated is not None else {}
-        layout = folder_layout(checkpoint, arrays, ECOSYSTEMS[target.ecosystem], chosen, cache=cache, more=more)
+        ecosystem = ECOSYSTEMS[target.ecosystem]
+        layout = folder_layout(checkpoint, arrays, ecosystem, chosen, cache=cache, more=more, run=online_run)
     else:
         # What was prepared names the target that it was first prepared for.
         arrays = [

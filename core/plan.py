@@ -18,6 +18,7 @@ from core.contract import ByteCount, PerBlock
 from core.errors import UserError
 from core.export.cache_scales import cache_scales, check_cache
 from core.export.layout import Layout
+from core.export.online import check_online, online_matrix, online_note
 from core.formats import Format
 from core.models.gguf_tensors import MappedTensor, conversion_warning
 from core.output import RESERVE
@@ -188,15 +189,27 @@ def make_plan(checkpoint: Checkpoint, recipe: Recipe, forecasts: bool = True) ->
 
         checkpoint = announced(checkpoint, recipe.calibrated)
     prepared = prepare(checkpoint, target)
-    fates = decide(target, recipe, prepared.mapped, prepared.model, checkpoint.container is Container.GGUF)
-    decided = _without_stale_scales(list(zip(prepared.mapped, _outcomes(prepared.mapped, fates), strict=True)))
+    gguf = checkpoint.container is Container.GGUF
+    mapped = prepared.mapped
+    fates = decide(target, recipe, mapped, prepared.model, gguf)
+    if recipe.calibrated is not None and recipe.calibrated.transforms and _some_move(mapped, fates):
+        mapped = tuple(_without_numbers(t) for t in mapped)  # a transform changes them with the others
+        fates = decide(target, recipe, mapped, prepared.model, gguf)
+    decided = _without_stale_scales(list(zip(mapped, _outcomes(mapped, fates), strict=True)))
+    check_online(recipe.calibrated, target)
+    run = 0
+    if recipe.online:
+        from core.runtime.load import decoder_config
+
+        matrix, form = online_matrix(decoder_config(checkpoint), prepared.mapped)
+        decided.append((matrix, _outcome(matrix, Fate(form, "the rotation of what comes into the down projections"))))
+        run = matrix.columns
     if recipe.cache:
         check_cache(recipe.cache, target)
         added = cache_scales(target, prepared.mapped)
         decided += [(t, _outcome(t, Fate(form, "the range of a cache in 8 bits"))) for t, form in added]
-    layout = place(
-        checkpoint, target, prepared, [Draft(t.name, o.fate.format, o.parts) for t, o in decided], recipe.calibrated
-    )
+    drafts = [Draft(t.name, o.fate.format, o.parts) for t, o in decided]
+    layout = place(checkpoint, target, prepared, drafts, recipe.calibrated, run)
     tensors = _with_padding(decided, layout)
     if measured := next((t for t in tensors if t.needs_input), None):
         from core.calibrate import check_can_calibrate
@@ -302,6 +315,17 @@ def _outcome(t: MappedTensor, fate: Fate) -> _Outcome:
     return _Outcome(fate, action, fate.format.name, fate.format.bytes_for(t.shape), parts)
 
 
+def _some_move(tensors: Sequence[MappedTensor], fates: Sequence[Fate]) -> bool:
+    """Whether codes of some packed weights could be taken over, and those of others not."""
+    packed = {f.lossless for t, f in zip(tensors, fates, strict=True) if t.packed and f.format is not None}
+    return len(packed) > 1
+
+
+def _without_numbers(t: MappedTensor) -> MappedTensor:
+    """The same, whose codes nobody can take over."""
+    return replace(t, pieces=tuple(replace(p, tensor=replace(p.tensor, numbers=None)) for p in t.pieces))
+
+
 _Decided = tuple[MappedTensor, _Outcome]
 
 
@@ -392,6 +416,8 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
             f"{', '.join(kinds)} instead, because rows of "
             f"{', '.join(format_count(w) for w in widths[:3])} values do not divide into this format's blocks."
         )
+    if plan.recipe.online:
+        out.append(online_note(any(".experts." in t.name for t in plan.tensors)))
     if few := few_bits.warning(plan.recipe):
         out.append(few)
     wanting = [t for t in plan.tensors if t.needs_input]

@@ -96,6 +96,11 @@ class Recipe:
     calibrated: Calibrated | None = None
     cache: str = ""
 
+    @property
+    def online(self) -> bool:
+        """Whether something is rotated while the model runs."""
+        return self.calibrated is not None and self.calibrated.online
+
     def to_json(self) -> str:
         """One JSON object with its schema version; `from_json` gives the same recipe back.
 

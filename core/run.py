@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 import psutil
@@ -42,6 +43,7 @@ from core.threads import worker_count
 from core.units import format_count
 from kernels import dispatch
 
+Found = TypeVar("Found")
 SYNC_SECONDS = 1.0  # finished tensors reach the journal at least this often: what a crash can cost
 QUIET_SECONDS = 3.0  # no estimate before this
 
@@ -262,18 +264,7 @@ def _prepare(
 ) -> Generator[Progress, None, Prepared]:
     """What the recipe wants chosen from data, before anything is written."""
     job = prepare_weights(plan, checkpoint, data, output, token, resume)
-    before = 0.0
-    while True:
-        try:
-            step = next(job)
-        except StopIteration as stop:
-            clock.chosen(1.0 - before)
-            return stop.value
-        token.check()
-        clock.chosen(step.done / step.total - before)
-        before = step.done / step.total
-        now = clock.progress("calibrating", plan, 0, None)
-        yield replace(now, tensor=step.name, tensor_index=max(0, step.done - 1), tensor_count=step.total)
+    return (yield from _followed(job, plan, token, clock, clock.chosen))
 
 
 def _calibrate(
@@ -283,18 +274,36 @@ def _calibrate(
     written = {e.tensor for e in done}
     left = [t for i, t in enumerate(plan.tensors) if i not in written]
     job = calibrate(checkpoint, left, token, use_cache)
+    return (yield from _followed(job, plan, token, clock, clock.calibrated))
+
+
+class _Step(Protocol):
+    """How far a calibration is: so many of all, and what it is at."""
+
+    @property
+    def done(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+
+
+def _followed(
+    job: Generator[_Step, None, Found], plan: Plan, token: CancelToken, clock: _Clock, more: Callable[[float], None]
+) -> Generator[Progress, None, Found]:
+    """A job's steps as a run's progress. more: tells the clock which further share is done."""
     before = 0.0
     while True:
         try:
             step = next(job)
         except StopIteration as stop:
-            clock.calibrated(1.0 - before)
+            more(1.0 - before)
             return stop.value
         token.check()
-        clock.calibrated(step.done / step.total - before)
+        more(step.done / step.total - before)
         before = step.done / step.total
         now = clock.progress("calibrating", plan, 0, None)
-        yield replace(now, tensor=step.name, tensor_index=step.done - 1, tensor_count=step.total)
+        yield replace(now, tensor=step.name, tensor_index=max(0, step.done - 1), tensor_count=step.total)
 
 
 def _write(

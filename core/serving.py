@@ -38,7 +38,7 @@ def serving(plan: Plan, output: Path, scheme: CacheScheme | None = None) -> tupl
 
     scheme: what they shall keep keys and values in. A runtime that can not says so in its note.
     """
-    return serving_target(plan.target, output, plan.recipe.cache, scheme)
+    return serving_target(plan.target, output, plan.recipe.cache, scheme, rotated=plan.recipe.online)
 
 
 def with_cache(command: Command, scheme: CacheScheme, head_dim: int = 0) -> Command:
@@ -55,10 +55,15 @@ _EIGHT_BIT_CACHE = {"vLLM": " --kv-cache-dtype fp8", "SGLang": " --kv-cache-dtyp
 
 
 def serving_target(
-    target: Target, output: Path, cache: str = "", scheme: CacheScheme | None = None, head_dim: int = 0
+    target: Target,
+    output: Path,
+    cache: str = "",
+    scheme: CacheScheme | None = None,
+    head_dim: int = 0,
+    rotated: bool = False,
 ) -> tuple[Command, ...]:
     """The same for a target alone, of which nothing but the format counts. cache: the recipe's, where no scheme is
-    given. head_dim: of the model, 0: not known."""
+    given. head_dim: of the model, 0: not known. rotated: inputs are, while the model runs."""
     kind = family(target.name)
     # Transformers unpacks what it has no kernels for, and then runs it all the same.
     known = [*readers(target), *(r for r in matrix.readers(kind, unpacked=True) if r == "Transformers")]
@@ -66,9 +71,14 @@ def serving_target(
         (r for r in dict.fromkeys(known) if r in _COMMANDS), key=lambda r: (r != _made_for(target), _place(r))
     )
     found = tuple(_COMMANDS[r](target, output, kind) for r in order)
+    if rotated:
+        found = tuple(replace(c, note=f"{c.note} {_ROTATES}".strip()) for c in found if c.runtime == "vLLM")
     if scheme is not None:
         return tuple(with_cache(command, scheme, head_dim) for command in found)
     return tuple(replace(c, text=c.text + _EIGHT_BIT_CACHE.get(c.runtime, "")) for c in found) if cache else found
+
+
+_ROTATES = "It rotates inputs of down projections on one GPU, and not those of experts."
 
 
 def _place(runtime: str) -> int:

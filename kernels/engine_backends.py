@@ -17,6 +17,7 @@ from kernels.program import (
     Attention,
     Embed,
     Experts,
+    Hadamard,
     Linear,
     Norm,
     Program,
@@ -28,6 +29,7 @@ from kernels.program import (
 from kernels.reference.program import ReferenceProgram
 from kernels.reference.sample import sample as reference_sample
 from kernels.reference.scheme_cache import SchemeCache
+from kernels.rotation import Rotation
 
 
 class Cancelled(Exception):
@@ -133,6 +135,13 @@ def _turned(rope: Rope | None) -> tuple[np.ndarray, float, bool]:
     )
 
 
+def _rotation(rotation: Rotation | None) -> tuple[int, np.ndarray, np.ndarray]:
+    """A size of 0 for none."""
+    if rotation is None:
+        return 0, np.zeros((1, 1), np.float32), np.zeros(0, np.float32)
+    return rotation.size, np.ascontiguousarray(rotation.factor, np.float32), _floats(rotation.signs)
+
+
 def _add_layer(tape: Any, program: Program, index: int) -> None:
     cache = program.cache.layer(index)
     (heads, width), (keys, values) = cache.layers[0], kinds(cache.dtype)
@@ -162,11 +171,14 @@ def _add(tape: Any, step: Step) -> None:
             )
         case ActMul():
             tape.act_mul(step.gate, step.up, step.out, step.kind)
+        case Hadamard():
+            tape.hadamard(step.x, *_rotation(step.rotation))
         case Add():
             tape.add(step.x, step.out)
         case Experts():
             weights = (_stored(step.gates), _stored(step.ups), _stored(step.downs))
-            tape.experts(step.x, step.logits, step.out, *weights, step.used, step.normalized, step.kind)
+            how = step.used, step.normalized, step.kind
+            tape.experts(step.x, step.logits, step.out, *weights, *how, *_rotation(step.rotation))
         case SoftCap():
             tape.softcap(step.x, step.cap)
 

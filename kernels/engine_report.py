@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from kernels.kv import kinds
 from kernels.matrix import Activations, Matrix
-from kernels.program import Attention, Embed, Experts, Linear, Program
+from kernels.program import Attention, Embed, Experts, Hadamard, Linear, Program
+from kernels.rotation import Rotation
 
 ROUNDED_QUERIES = ("Q8_0", "Q4_0")  # keys in these formats are multiplied as integers
 
@@ -38,6 +39,9 @@ def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse,
         apart = f", columns from {outliers:g} in float32" if outliers else ""
         use(op, f"{weight.rows} × {weight.columns}", kernel + apart, why)
 
+    def rotation(own: Rotation, width: int) -> None:
+        use("rotation", f"{width} values", f"{own.label}, sums in float32")
+
     for step in program.steps:
         if isinstance(step, Embed):
             use("embedding rows", f"{step.weight.rows} × {step.weight.columns}", f"{step.weight.format} decoded")
@@ -47,6 +51,10 @@ def kernel_uses(program: Program, backend: str, reason: str) -> tuple[KernelUse,
         elif isinstance(step, Experts):
             for weight in (step.gates[0], step.ups[0], step.downs[0]):
                 product(f"experts, {step.used} of {len(step.gates)}", weight)
+            if step.rotation is not None:
+                rotation(step.rotation, step.downs[0].columns)
+        elif isinstance(step, Hadamard):
+            rotation(step.rotation, program.widths[step.x])
         elif isinstance(step, Attention):
             window = f", window {step.window}" if step.window else ""
             shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"

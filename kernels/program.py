@@ -13,6 +13,7 @@ import numpy as np
 
 from kernels.kv import CACHE_FORMATS, kinds, reserved_bytes
 from kernels.matrix import Activations, Matrix
+from kernels.rotation import Rotation
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,14 @@ class ActMul:
 
 
 @dataclass(frozen=True)
+class Hadamard:
+    """x = x R, in place, run after run: the weights that it meets next are stored as W R."""
+
+    x: int
+    rotation: Rotation
+
+
+@dataclass(frozen=True)
 class Add:
     """out += x."""
 
@@ -125,7 +134,8 @@ class Experts:
     """out += Σ over the chosen experts of weight · down(f(gate(x)) · up(x)).
 
     logits: buffer with the router's logits [M, experts]; softmax over all, the `used` largest are chosen, and their
-    weights divided by their sum where `normalized`. gates, ups, downs: one Matrix an expert.
+    weights divided by their sum where `normalized`. gates, ups, downs: one Matrix an expert. rotation: of what comes
+    into each `down`, as `Hadamard` has it; None: it comes as it is.
     """
 
     x: int
@@ -137,6 +147,7 @@ class Experts:
     used: int
     normalized: bool = True
     kind: str = "silu"
+    rotation: Rotation | None = None
 
 
 @dataclass(frozen=True)
@@ -147,7 +158,7 @@ class SoftCap:
     cap: float
 
 
-Step = Embed | Norm | Linear | Split | Rope | Attention | ActMul | Add | Experts | SoftCap
+Step = Embed | Norm | Linear | Split | Rope | Attention | ActMul | Hadamard | Add | Experts | SoftCap
 
 
 @dataclass(frozen=True)

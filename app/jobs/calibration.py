@@ -37,10 +37,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Choices:
-    """By method and by transform; those that are missing are not known yet."""
+    """By method and by transform; those that are missing are not known yet. online: of rotation while the model
+    runs."""
 
     methods: dict[DataMethod, Choice] = field(default_factory=dict)
     transforms: dict[Transform, Choice] = field(default_factory=dict)
+    online: Choice | None = None
 
 
 def methods_work(checkpoint: Checkpoint, recipe: Recipe, *, transforms: bool = True) -> Work:
@@ -82,7 +84,8 @@ def methods_work(checkpoint: Checkpoint, recipe: Recipe, *, transforms: bool = T
         for transform in Transform if transforms else ():
             made = choice(Calibrated(DataMethod.NONE, (transform,), text))
             found[transform] = made if made.problem else _judged(checkpoint, recipe, transform, made)
-        return Choices(methods, found)
+        rotated = Calibrated(DataMethod.NONE, (Transform.ROTATION,), text, online=True)
+        return Choices(methods, found, choice(rotated) if transforms else None)
 
     return work
 
@@ -118,6 +121,8 @@ def for_format(calibrated: Calibrated | None, form: Format) -> Calibrated | None
     """What is left of a calibration where the target's format is another; None where that is nothing."""
     if calibrated is None:
         return None
+    from core.export.online import can_say_online
+    from core.formats.coded import Coded
     from core.methods.prepare import chooses
 
     transforms = calibrated.transforms
@@ -130,7 +135,8 @@ def for_format(calibrated: Calibrated | None, form: Format) -> Calibrated | None
         return None
     imatrix = calibrated.imatrix if method is DataMethod.IMPORTANCE else ""
     aim = calibrated.aim and method is DataMethod.GPTQ
-    return replace(calibrated, method=method, transforms=transforms, imatrix=imatrix, aim=aim)
+    online = calibrated.online and isinstance(form, Coded) and can_say_online(form.ecosystem)
+    return replace(calibrated, method=method, transforms=transforms, imatrix=imatrix, aim=aim, online=online)
 
 
 def with_importance(calibrated: Calibrated | None) -> Calibrated:

@@ -7,7 +7,7 @@ in the type of the weights, bfloat16 for speed, and sum in float32; what lies be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from kernels.matrix import Matrix
 from kernels.program import ActMul, Add, Attention, Experts, Linear, Norm, Rope, SoftCap, Split, Step
+from kernels.rotation import Rotation
 
 _QUERIES = 64  # whose attention is computed at once
 
@@ -76,13 +77,15 @@ def name_of(weight: Matrix) -> str:
 
 @dataclass(frozen=True)
 class BlockSteps:
-    """The steps of one block and their labels. residual: the buffer that comes in and goes out. length: of a sample."""
+    """The steps of one block and their labels. residual: the buffer that comes in and goes out. length: of a sample.
+    rotated: matrices whose input is rotated before the product, by name."""
 
     steps: tuple[Step, ...]
     labels: tuple[str, ...]
     residual: int
     length: int
     check: Check = no_check
+    rotated: Mapping[str, Rotation] = field(default_factory=dict)
 
     def checked(self, check: Check) -> BlockSteps:
         """The same, which calls `check` at least every 200 ms; what that raises ends it, backwards too."""
@@ -123,6 +126,8 @@ class BlockSteps:
 
     def _multiply(self, weight: Matrix, x: torch.Tensor, matrices: Mapping, vectors: Mapping) -> torch.Tensor:
         name = name_of(weight)
+        if rotation := self.rotated.get(name):
+            x = hadamard(x, rotation)
         y = _Product.apply(x, matrices[name], self.check)
         bias = vectors.get(name.removesuffix(".weight") + ".bias")
         return y if bias is None else y + bias
@@ -142,6 +147,17 @@ class BlockSteps:
             y = self._multiply(step.downs[expert], activate(step.kind, gate) * up, matrices, vectors)
             out = out.index_add(0, rows, scores[rows, places][:, None] * y)
         return out
+
+
+def hadamard(x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    """x R, float32 [R, K] of whole runs, as autograd knows it."""
+    rows = x.reshape(-1, rotation.width) * torch.from_numpy(rotation.signs)
+    before = len(rows)
+    for factor in rotation.factors():
+        parts = rows.reshape(before, len(factor), -1)
+        rows = torch.from_numpy(factor).T @ parts
+        before *= len(factor)
+    return rows.reshape(x.shape)
 
 
 def norm(x: torch.Tensor, gain: torch.Tensor, eps: float, heads: int) -> torch.Tensor:

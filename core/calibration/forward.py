@@ -30,7 +30,22 @@ from core.runtime.weights import ReadProgress, Slot, WeightPlan, plan_weights, r
 from core.threads import in_parallel
 from kernels import matrix, ops
 from kernels.matrix import Activations, Matrix
-from kernels.program import ActMul, Add, Attention, Embed, Experts, Linear, Norm, Program, Rope, SoftCap, Split, Step
+from kernels.program import (
+    ActMul,
+    Add,
+    Attention,
+    Embed,
+    Experts,
+    Hadamard,
+    Linear,
+    Norm,
+    Program,
+    Rope,
+    SoftCap,
+    Split,
+    Step,
+)
+from kernels.rotation import Rotation
 
 _PIECE_VALUES = 2 << 20  # float32 values of a step's widest buffer that a thread computes at a time
 _BLOCK = 4 << 20  # weights that are read at a time
@@ -172,6 +187,8 @@ class BlockForward:
         for span in spans:
             first = span.steps[0]
             if isinstance(first, Linear):
+                for stream in streams:
+                    self._rotate(stream, span.names, first.x)
                 visitor.product(self._product(streams, span.names, first.x), weights)
             if isinstance(first, Experts):
                 self._experts(streams, first, visitor, forget)
@@ -183,6 +200,22 @@ class BlockForward:
             self.hidden = streams[0].buffers[self._residual]
             if len(streams) > 1:
                 self.full = streams[1].buffers[self._residual]
+
+    def _rotate(self, stream: _Stream, names: tuple[str, ...], x: int) -> None:
+        """What comes into matrices that are stored rotated; nothing else reads it."""
+        if rotation := stream.weights.rotated.get(names[0]):
+            stream.buffers[x] = self._rotated(stream.buffers[x], rotation)
+
+    def _rotated(self, x: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+        """x R, float32 [R, K], in place."""
+        size = self._some_rows(x.shape[1])
+
+        def compute(start: int) -> None:
+            part = x[start : start + size]
+            part.copy_(torch.from_numpy(rotation.apply(part.numpy(), self._token.check)))
+
+        self._side_by_side(compute, range(0, len(x), size))
+        return x
 
     def _some(self, samples: int | None) -> torch.Tensor:
         """A copy of the residual stream of that many samples."""
@@ -199,10 +232,10 @@ class BlockForward:
             self._token.check()
             yield _checked("output.weight", _norm(piece, gain, norm.eps, 1).numpy())
 
-    def steps(self, layer: int) -> BlockSteps:
-        """A block as a differentiable function of its weights."""
+    def steps(self, layer: int, rotated: Mapping[str, Rotation] | None = None) -> BlockSteps:
+        """A block as a differentiable function of its weights. rotated: as `BlockWeights` has it."""
         steps, labels = zip(*self._layers[layer], strict=True)
-        return BlockSteps(steps, labels, self._residual, self.ids.shape[1])
+        return BlockSteps(steps, labels, self._residual, self.ids.shape[1], rotated=rotated or {})
 
     def last_norm(self) -> Norm:
         """What the residual stream goes through before the head."""
@@ -218,7 +251,7 @@ class BlockForward:
             s.name: Matrix(s.shape[0], s.shape[1], "", Named(s.name)) for s in self.plan.slots if not s.is_vector
         }
         return decoder_program(
-            self.config, replace(read, matrices=matrices), self.ids.shape[1], 1, Activations.EXACT, "F32"
+            self.config, replace(read, matrices=matrices, rotations={}), self.ids.shape[1], 1, Activations.EXACT, "F32"
         )
 
     def _read(self, prefix: str) -> BlockWeights:
@@ -363,6 +396,8 @@ class BlockForward:
                     some = _rows_of(given, (gate, up))
                     visitor.product(replace(some, everyone=self._product([stream], (), step.x).pieces), stream.weights)
                 inner = self._in_expert(stream, step, gate, up, given)
+                if rotation := stream.weights.rotated.get(down):
+                    inner = self._rotated(inner, rotation)
                 if number == 0:
                     visitor.product(_rows_of(inner, (down,)), stream.weights)
                 if len(rows):
@@ -543,7 +578,7 @@ def _writes(step: Step) -> tuple[int, ...]:
     match step:
         case Linear() | Split():
             return step.outs
-        case Rope() | SoftCap():
+        case Rope() | SoftCap() | Hadamard():
             return (step.x,)
         case _:
             return (step.out,)

@@ -18,14 +18,14 @@ from core.formats.float4_packed import CompressedFloat4
 from core.formats.numbers import Integers
 from core.formats.pack_quantized import PackQuantized
 from core.formats.scaled8 import Inputs, Scaled8
-from core.tensor_info import TensorInfo
+from core.tensor_info import Role, TensorInfo
 
 # Parts beside the decoder in a model that sees or hears; 'language_model' is the decoder in such a model.
 _TOWERS = frozenset(
     {"language_model", "vision_tower", "vision_model", "visual", "audio_tower", "multi_modal_projector", "connector"}
 )
 
-
+ONLINE_GROUP = "R4"  # SpinQuant's name of the rotation before down projections; the tensor's name has it, too
 _CACHE = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "tensor", "dynamic": False}
 
 
@@ -36,6 +36,10 @@ class CompressedTensors(Ecosystem):
 
     def words(self, checkpoint: Checkpoint, chosen: Mapping[str, Coded]) -> Words:
         return Words({"quantization_config": quantization_config(checkpoint.tensors, chosen)})
+
+    def with_rotation(self, words: Words, checkpoint: Checkpoint, run: int) -> Words:
+        transforms = {"transform_config": transform_config(checkpoint.tensors, run)}
+        return replace(words, config={"quantization_config": {**words.config["quantization_config"], **transforms}})
 
     def with_cache(self, words: Words) -> Words:
         config = {**words.config["quantization_config"], "kv_cache_scheme": _CACHE}
@@ -148,6 +152,27 @@ def _eight_bits(form: Scaled8) -> _Scheme:
         (*common, *layout, ("dynamic", False), *scales),
         None if inputs is None else (*common, *inputs, *scales),
     )
+
+
+def transform_config(tensors: Iterable[TensorInfo], run: int) -> dict[str, Any]:
+    """A Hadamard matrix over runs of each down projection's input, which its weights have taken already."""
+    tensors = tuple(tensors)
+    downs = [module(t.name) for t in tensors if t.role is Role.FFN_DOWN and t.name.endswith(".weight")]
+    if has_towers(tensors):
+        targets = [spelled for name in downs for spelled in spellings(name, True)]
+    else:
+        targets = [rf"re:.*\.{last}$" for last in dict.fromkeys(name.rpartition(".")[2] for name in downs)]
+    both = (("input", False), ("weight_input", True))
+    apply = [{"targets": targets, "location": where, "inverse": back, "ignore": []} for where, back in both]
+    scheme = {
+        "type": "hadamard",
+        "apply": apply,
+        "randomize": False,
+        "requires_grad": False,
+        "head_dim": run,
+        "precision": "torch.float32",
+    }
+    return {"config_groups": {ONLINE_GROUP: scheme}}
 
 
 def has_towers(tensors: Iterable[TensorInfo]) -> bool:

@@ -71,6 +71,10 @@ class Ecosystem(ABC):
         """The same where scales of a key-value cache in FP8 lie beside the weights."""
         raise NotImplementedError(self.name)
 
+    def with_rotation(self, words: Words, checkpoint: Checkpoint, run: int) -> Words:
+        """The same where what comes into down projections is rotated while the model runs, `run` values at a time."""
+        raise NotImplementedError(self.name)
+
     def files(
         self,
         checkpoint: Checkpoint,

@@ -27,11 +27,13 @@ def folder_layout(
     max_shard: int = MAX_SHARD,
     cache: bool = False,
     more: Mapping[str, Any] | None = None,
+    run: int = 0,
 ) -> Layout:
     """Place arrays, each (name, shape, safetensors dtype, bytes), in a folder; `PlacedPart.tensor` is its index.
 
     chosen: weight name ('model.layers.0.mlp.up_proj.weight') → its format; with none the folder is a plain one.
-    cache: whether some of the arrays are scales of a key-value cache. more: what else config.json says.
+    cache: whether some of the arrays are scales of a key-value cache. more: what else config.json says. run: values
+    that a rotation mixes which happens to the down projections' inputs while the model runs; 0: none does.
     Raises UserError when the checkpoint has no config.json, without which nothing can load the folder.
     """
     if not checkpoint.config:
@@ -42,6 +44,8 @@ def folder_layout(
     words = ecosystem.words(checkpoint, chosen) if chosen else Words({})
     if cache and chosen:
         words = ecosystem.with_cache(words)
+    if run and chosen:
+        words = ecosystem.with_rotation(words, checkpoint, run)
     files, parts, index = ecosystem.files(checkpoint, arrays, chosen, words, max_shard)
     config = {k: v for k, v in checkpoint.config.items() if k not in QUANTIZATION_KEYS}
     extras: list[tuple[str, bytes | Path]] = [("config.json", as_json({**config, **words.config, **(more or {})}))]

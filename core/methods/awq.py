@@ -15,9 +15,10 @@ import numpy as np
 
 from core.formats.base import EncodeOptions, Method
 from core.formats.numbers import Numbers
-from core.methods.folding import Fold, folds, input_of, scaled
+from core.methods.folding import Fold, input_of, scaled
 from core.methods.grid import quantized, valued
 from core.methods.looks import ROWS, Look, looks, product_energy
+from core.methods.scaling import QUANTIZING, RATE, ScalesFolds, input_columns
 from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
@@ -26,56 +27,21 @@ from core.threads import worker_count
 _STEPS = (0.25, 0.125, 0.0625)  # of α and β, one after the other
 _START = (0.5, 0.0)
 _TRIED = 12  # scales, about; known ones are not tried again
-_QUANTIZING = 128  # multiply-adds that take as long as the choice of one code, about
-_RATE = 3e10  # multiply-adds a second of one core with AVX2, about
 
 
 @dataclass(frozen=True)
-class Awq:
+class Awq(ScalesFolds):
     """method: that chooses the numbers afterwards, which the search then does too; weighted: that it weighs a column's
     squared error by the mean square of its input."""
 
     method: Method = Method.SEARCH
     weighted: bool = True
-    needs_statistics = True
     enough_tokens: ClassVar[int | None] = 4096  # for means
-
-    def why_not(self, config: DecoderConfig) -> str:
-        return ""
-
-    def note(self, config: DecoderConfig) -> str:
-        return ""
-
-    def unties(self, config: DecoderConfig) -> bool:
-        return False
 
     def seconds_for(self, config: DecoderConfig, tokens: int) -> float:
         """It does not depend on the text: the error is looked at for a sample of tokens."""
-        experts = max(1, config.experts)
-        width = config.expert_intermediate if config.experts else config.intermediate
-        columns = 2 * config.hidden + config.heads * config.head_dim + experts * width
-        return config.layers * _TRIED * columns * ROWS * (SAMPLE_ROWS + _QUANTIZING) / _RATE
-
-    def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:
-        """Nothing: the head's input is not scaled."""
-
-    def block(
-        self,
-        config: DecoderConfig,
-        layer: int,
-        weights: BlockWeights,
-        statistics: Mapping[str, InputStatistics],
-        numbers: Mapping[str, Numbers],
-        token: CancelToken,
-    ) -> Mapping[str, InputStatistics]:
-        after = dict(statistics)
-        for fold in folds(config, layer, weights):
-            scale = self.scale(fold, weights, after, numbers, token)
-            if scale is None:
-                continue
-            wide = fold.apply(weights, scale, token)
-            after |= {name: after[name].divided(wide) for name in fold.consumers if name in after}
-        return after
+        work = _TRIED * input_columns(config) * ROWS * (SAMPLE_ROWS + QUANTIZING)
+        return config.layers * work / RATE
 
     def scale(
         self,
@@ -85,8 +51,6 @@ class Awq:
         numbers: Mapping[str, Numbers],
         token: CancelToken,
     ) -> np.ndarray | None:
-        """float32 [C]; None where none is better than 1 everywhere, no token came, nothing is quantized, or the
-        producer would suffer, because its rows share a scale."""
         producer = numbers.get(fold.producer)
         known = input_of(fold, statistics)
         if known is None or (producer is not None and producer.tile != 1):

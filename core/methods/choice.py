@@ -40,14 +40,15 @@ class Transform(Enum):
 
 
 Choice = TypeVar("Choice", bound=Enum)
-_FIELDS = ("method", "transforms", "text", "alpha", "imatrix", "aim")
+_FIELDS = ("method", "transforms", "text", "alpha", "imatrix", "aim", "online")
 
 
 @dataclass(frozen=True)
 class Calibrated:
     """alpha: SmoothQuant's, 0 … 1; None: searched for each input. imatrix: a file of llama.cpp's that has the
     importance already, so that no text is needed; '' measures it. aim: GPTQ makes up for what the quantized blocks
-    before have lost, too, which takes a second pass of the unchanged model."""
+    before have lost, too, which takes a second pass of the unchanged model. online: rotation goes on while the model
+    runs, for what comes into its down projections."""
 
     method: DataMethod = DataMethod.GPTQ
     transforms: tuple[Transform, ...] = ()
@@ -55,6 +56,7 @@ class Calibrated:
     alpha: float | None = None
     imatrix: str = ""
     aim: bool = False
+    online: bool = False
 
     def __post_init__(self) -> None:
         if self.method is DataMethod.NONE and not self.transforms:
@@ -70,6 +72,11 @@ class Calibrated:
             raise UserError(f"SmoothQuant's alpha is {alpha!r}.", "Choose a number from 0 to 1, or leave it out.")
         if self.aim and self.method is not DataMethod.GPTQ:
             raise UserError("Only GPTQ aims at the unchanged model.", "Choose the method gptq, or leave 'aim' out.")
+        if self.online and Transform.ROTATION not in self.transforms:
+            raise UserError(
+                "A rotation while the model runs is asked for, without the rotation of its weights.",
+                "Add the transform rotation, or leave 'online' out.",
+            )
         if self.imatrix and self.method is not DataMethod.IMPORTANCE:
             raise UserError(
                 "An importance matrix serves the method 'importance' only.",
@@ -80,6 +87,8 @@ class Calibrated:
     def name(self) -> str:
         """'AWQ + GPTQ': what a person calls it."""
         words = [_NAMES[t] for t in self.transforms]
+        if self.online:
+            words[0] = f"online {words[0]}"  # rotation is the first
         if self.method is not DataMethod.NONE:
             words.append(_NAMES[self.method])
         return " + ".join(words)
@@ -101,7 +110,8 @@ class Calibrated:
         return bool(self.transforms) or self.method not in (DataMethod.NONE, DataMethod.IMPORTANCE)
 
     def to_dict(self) -> dict[str, Any]:
-        """Of JSON's own types; `from_dict` gives the same back."""
+        """Of JSON's own types; `from_dict` gives the same back. Without a rotation online there is no such key, which
+        readers before it did not know."""
         return {
             "method": self.method.value,
             "transforms": [t.value for t in self.transforms],
@@ -109,6 +119,7 @@ class Calibrated:
             "alpha": self.alpha,
             "imatrix": self.imatrix,
             "aim": self.aim,
+            **({"online": True} if self.online else {}),
         }
 
     @staticmethod
@@ -121,9 +132,10 @@ class Calibrated:
                 f"The calibration has an unknown field '{unknown[0]}'.", f"Known fields: {', '.join(_FIELDS)}."
             )
         default = Calibrated()
-        aim = data.get("aim", False)
-        if not isinstance(aim, bool):
-            raise UserError(f"The calibration's aim is {aim!r}.", "Write true or false.")
+        aim, online = data.get("aim", False), data.get("online", False)
+        for what, value in (("aim", aim), ("online", online)):
+            if not isinstance(value, bool):
+                raise UserError(f"The calibration's {what} is {value!r}.", "Write true or false.")
         imatrix, names = data.get("imatrix", ""), data.get("transforms", ())
         if not isinstance(imatrix, str):
             raise UserError(f"The calibration's imatrix is {imatrix!r}.", "Write a file's path, in quotes.")
@@ -136,6 +148,7 @@ class Calibrated:
             alpha=data.get("alpha"),
             imatrix=imatrix,
             aim=aim,
+            online=online,
         )
 
 

@@ -90,7 +90,8 @@ def folds(config: DecoderConfig, layer: int, weights: BlockWeights) -> tuple[Fol
     """Every input of a block whose channels can be scaled, in the order of the computation.
 
     Those are all inputs: of q, k and v (and of gate, up, router and experts) by the norm before them, of o by the rows
-    of v, and of down by the rows of up, which the activation does not pass through.
+    of v, and of down by the rows of up, which the activation does not pass through. Not of a down that is rotated:
+    its columns are no channels of up any more.
     """
     at = f"blk.{layer}."
     less_one = config.architecture in _GEMMA
@@ -103,7 +104,7 @@ def folds(config: DecoderConfig, layer: int, weights: BlockWeights) -> tuple[Fol
     if router in weights.matrices:
         into = (router, *into)
     second = Fold(into, f"{at}ffn_norm.weight", True, less_one)
-    return first, values, second, *(Fold((down,), up, False) for _, up, down in parts)
+    return first, values, second, *(Fold((down,), up, False) for _, up, down in parts if down not in weights.rotated)
 
 
 def feed_forward_parts(layer: int, weights: BlockWeights) -> tuple[tuple[str, str, str], ...]:

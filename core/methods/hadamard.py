@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 
 from core.progress import CancelToken
+from kernels.rotation import sylvester, times
 
 _LARGEST = 64  # of a factor that is a power of two
 _LARGEST_PALEY = 512  # of the other factor
@@ -46,7 +47,7 @@ class Orthogonal:
         for start in range(0, len(rows), step):
             if token is not None:
                 token.check()
-            out[start : start + step] = self._multiply(rows[start : start + step] * before)
+            out[start : start + step] = times(rows[start : start + step] * before, self.factors)
         return out.reshape(x.shape)
 
     def left(self, x: np.ndarray, token: CancelToken | None = None) -> np.ndarray:
@@ -61,19 +62,6 @@ class Orthogonal:
     def matrix(self) -> np.ndarray:
         """R, float32 [D, D]."""
         return self.right(np.eye(self.width, dtype=np.float32))
-
-    def _multiply(self, rows: np.ndarray) -> np.ndarray:
-        before = 1
-        for factor in self.factors:
-            size = len(factor)
-            parts = rows.reshape(len(rows) * before, size, -1)
-            if parts.shape[2] == 1:
-                rows = parts[:, :, 0] @ factor
-            else:
-                rows = np.matmul(factor.T, parts)
-            rows = rows.reshape(-1, self.width)
-            before *= size
-        return rows
 
 
 def random_hadamard(width: int, seed: int) -> Orthogonal:
@@ -122,10 +110,7 @@ def hadamard(order: int) -> np.ndarray:
     Raises ValueError for another.
     """
     if order & (order - 1) == 0 and order > 0:
-        matrix = np.ones((1, 1), np.float32)
-        while len(matrix) < order:
-            matrix = np.block([[matrix, matrix], [matrix, -matrix]])
-        return matrix
+        return sylvester(order)
     q = _paley_field(order)
     if not q:
         raise ValueError(f"no Hadamard matrix of order {order} is known here")

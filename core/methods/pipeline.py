@@ -132,8 +132,10 @@ class _Walk:
         forward, steps = self._forward, self._steps
         loaded = forward.load(layer)
         weights = loaded.copy()
-        statistics = self._statistics(layer, weights)
+        statistics: Mapping[str, InputStatistics] = {}
         for transform in steps.transforms:
+            if transform.needs_statistics and not statistics:  # of the block as the transforms before left it
+                statistics = self._statistics(layer, weights)
             statistics = transform.block(forward.config, layer, weights, statistics, self._all_numbers(), self._token)
         floats = _changes(loaded, weights)
         del loaded  # each weight goes as soon as it has been used
@@ -156,7 +158,7 @@ class _Walk:
         forward = self._forward
         assert forward.full is not None
         numbers = {name: self._numbers[name] for name in weights.matrices if name in self._numbers}
-        run = forward.steps(layer)
+        run = forward.steps(layer, weights.rotated)
         seen = MeanSquares()
         forward.run(layer, weights.copy(), seen, advance=False)
         start = {}
@@ -179,10 +181,7 @@ class _Walk:
         return found
 
     def _statistics(self, layer: int, weights: BlockWeights) -> Mapping[str, InputStatistics]:
-        """Of the block as it is; each transform says what they are after it."""
-        transforms = self._steps.transforms
-        if not any(t.needs_statistics for t in transforms):
-            return {}
+        """Of the block as it is; each transform that needs them says what they are after it."""
         seen = Collecting()
         enough = self._steps.statistics_tokens(self._forward.config)
         samples = None if enough is None else -(-enough // self._forward.ids.shape[1])

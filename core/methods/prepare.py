@@ -180,7 +180,7 @@ def steps_of_choice(calibrated: Calibrated) -> Steps:
         else:
             from core.methods.rotation import Rotation
 
-            transforms.append(Rotation(calibrated.text.seed))
+            transforms.append(Rotation(calibrated.text.seed, calibrated.online))
     method = calibrated.chooser
     importance = method is DataMethod.IMPORTANCE
     return Steps(tuple(transforms), _solver(method, calibrated.aim), _learner(method, calibrated.text), importance)

@@ -50,6 +50,8 @@ def record_of(calibrated: Calibrated, known: Known | None = None) -> dict[str, A
         found["alpha"] = float(calibrated.alpha)
     if calibrated.aim:
         found["aim"] = True
+    if calibrated.online:
+        found["online"] = True
     if calibrated.imatrix:
         found["imatrix"] = _name(calibrated.imatrix)
     else:

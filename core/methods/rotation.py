@@ -1,14 +1,16 @@
 """Rotations that spread outliers over all channels, done once in the weights, so that any program runs the file.
 
-Ashkboos et al., "QuaRot" (2024), and Liu et al., "SpinQuant" (2024), without what happens while the model runs. The
-residual stream h becomes h R: a norm without gains commutes with an orthogonal R, so each gain goes into the weights
-that follow it first. Each head's values become v V, and the columns of the output projection take V back.
+Ashkboos et al., "QuaRot" (2024), and Liu et al., "SpinQuant" (2024). The residual stream h becomes h R: a norm without
+gains commutes with an orthogonal R, so each gain goes into the weights that follow it first. Each head's values become
+v V, and the columns of the output projection take V back. What comes into the down projection follows a gate, which no
+rotation commutes with: online, the projection is stored as W H, and whoever runs the model multiplies its input by H.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 import numpy as np
@@ -19,22 +21,26 @@ from core.methods.hadamard import Orthogonal, random_hadamard
 from core.methods.transform import BlockWeights, InputStatistics
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
+from core.units import format_count
+from kernels.rotation import Rotation as RunRotation
 
 _GEMMA = ("gemma2", "gemma3")
 _HEAD = 1  # added to the seed for the rotation of the heads
+SHORTEST_RUN, LONGEST_RUN = 16, 1024  # values that an online rotation mixes: 1024 take 2 MB in a file
 _RATE = 6e9  # multiply-adds a second of one core, with the copies around them
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """seed: of the random signs."""
+    """seed: of the random signs. online: the input of each down projection, too, while the model runs."""
 
     seed: int = 0
+    online: bool = False
     needs_statistics = False
     enough_tokens: ClassVar[int | None] = 0
 
     def why_not(self, config: DecoderConfig) -> str:
-        return ""
+        return why_not_online(config) if self.online else ""
 
     def note(self, config: DecoderConfig) -> str:
         if turns_residual(config):
@@ -55,6 +61,9 @@ class Rotation:
         if turns_residual(config):
             values = config.layers * (2 * queries + 2 * keys + 3 * width) + 2 * config.vocab
             done += values * config.hidden * hidden.products
+        if self.online:
+            factors = RunRotation.plain(run_of(config)).factors()
+            done += config.layers * config.hidden * width * sum(len(f) for f in factors)
         return done / _RATE
 
     def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:
@@ -92,6 +101,11 @@ class Rotation:
                 if bias in weights.vectors:
                     weights.vectors[bias] = turn.right(weights.vectors[bias])
         self._turn_heads(config, at, weights, token)
+        if self.online:
+            rotation = RunRotation.plain(run_of(config))
+            for _, _, down in feed_forward_parts(layer, weights):
+                weights.matrices[down] = rotation.apply(weights.matrices[down], token.check)
+                weights.rotated[down] = rotation
         return {}
 
     def _turn_heads(self, config: DecoderConfig, at: str, weights: BlockWeights, token: CancelToken) -> None:
@@ -110,6 +124,31 @@ class Rotation:
 
     def _head(self, config: DecoderConfig) -> Orthogonal:
         return random_hadamard(config.head_dim, self.seed + _HEAD)
+
+
+def run_of(config: DecoderConfig) -> int:
+    """Values that an online rotation mixes: the largest power of two that divides a down projection's inputs, at most
+    LONGEST_RUN."""
+    width = _inner(config)
+    return min(width & -width, LONGEST_RUN)
+
+
+def why_not_online(config: DecoderConfig) -> str:
+    """'' where the down projections' inputs can be rotated while the model runs, else one clause that says why not."""
+    run = run_of(config)
+    if run >= SHORTEST_RUN:
+        return ""
+    return (
+        f"the {format_count(_inner(config))} inputs of its down projections divide into runs of {run}, and a rotation "
+        f"spreads outliers over runs of a power of two, from {SHORTEST_RUN} on"
+    )
+
+
+def _inner(config: DecoderConfig) -> int:
+    """Inputs of a down projection; where layers differ, what divides both widths."""
+    widths = [config.expert_intermediate] if config.experts else []
+    widths += [config.intermediate] if not config.experts or config.dense_layers else []
+    return gcd(*widths)
 
 
 def turns_residual(config: DecoderConfig) -> bool:

@@ -16,9 +16,10 @@ from core.formats.base import EncodeOptions, Method
 from core.formats.float4 import Float4
 from core.formats.float8 import Float8
 from core.formats.numbers import Integers, Numbers
-from core.methods.folding import Fold, folds, input_of, scaled
+from core.methods.folding import Fold, input_of, scaled
 from core.methods.grid import quantized, valued
 from core.methods.looks import ROWS, Look, looks, product_energy
+from core.methods.scaling import QUANTIZING, RATE, ScalesFolds, input_columns
 from core.methods.transform import SAMPLE_ROWS, BlockWeights, InputStatistics
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
@@ -26,12 +27,10 @@ from core.threads import worker_count
 
 _ALPHAS = tuple(i / 10 for i in range(1, 10))
 _PIECE = 4 << 20  # values between two looks at the token
-_QUANTIZING = 128  # multiply-adds that take as long as the choice of one code, about
-_RATE = 3e10  # multiply-adds a second of one core with AVX2, about
 
 
 @dataclass(frozen=True)
-class SmoothQuant:
+class SmoothQuant(ScalesFolds):
     """alpha: 0 … 1, how much of the difficulty the weights take; None: searched, each input on its own.
 
     An input whose output has a smaller error as it is stays as it is.
@@ -39,45 +38,12 @@ class SmoothQuant:
 
     alpha: float | None = None
     method: Method = Method.SEARCH
-    needs_statistics = True
     enough_tokens: ClassVar[int | None] = None  # one of them has the largest value
-
-    def why_not(self, config: DecoderConfig) -> str:
-        return ""
-
-    def note(self, config: DecoderConfig) -> str:
-        return ""
-
-    def unties(self, config: DecoderConfig) -> bool:
-        return False
 
     def seconds_for(self, config: DecoderConfig, tokens: int) -> float:
         """It does not depend on the text: the error is looked at for a sample of tokens."""
-        experts = max(1, config.experts)
-        width = config.expert_intermediate if config.experts else config.intermediate
-        inputs = 2 * config.hidden + config.heads * config.head_dim + experts * width
-        return config.layers * (1 + len(self._alphas)) * inputs * ROWS * (SAMPLE_ROWS + _QUANTIZING) / _RATE
-
-    def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:
-        """Nothing: the head's input is not scaled."""
-
-    def block(
-        self,
-        config: DecoderConfig,
-        layer: int,
-        weights: BlockWeights,
-        statistics: Mapping[str, InputStatistics],
-        numbers: Mapping[str, Numbers],
-        token: CancelToken,
-    ) -> Mapping[str, InputStatistics]:
-        after = dict(statistics)
-        for fold in folds(config, layer, weights):
-            scale = self.scale(fold, weights, after, numbers, token)
-            if scale is None:
-                continue
-            wide = fold.apply(weights, scale, token)
-            after |= {name: after[name].divided(wide) for name in fold.consumers if name in after}
-        return after
+        work = (1 + len(self._alphas)) * input_columns(config) * ROWS * (SAMPLE_ROWS + QUANTIZING)
+        return config.layers * work / RATE
 
     @property
     def _alphas(self) -> tuple[float, ...]:
@@ -91,8 +57,6 @@ class SmoothQuant:
         numbers: Mapping[str, Numbers],
         token: CancelToken,
     ) -> np.ndarray | None:
-        """float32 [C]; None where none is better than 1 everywhere, no token came, nothing is quantized, or the
-        producer would suffer, because its rows share a scale."""
         producer = numbers.get(fold.producer)
         known = input_of(fold, statistics)
         seen = looks(fold.consumers, weights, statistics, numbers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from core.formats.numbers import Numbers
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
+from kernels.rotation import Rotation
 
 SAMPLE_ROWS = 256
 
@@ -39,16 +40,17 @@ class InputStatistics:
 class BlockWeights:
     """The weights of one block by GGUF's names ('blk.3.attn_q.weight', 'blk.3.attn_q.bias', 'blk.3.attn_norm.weight').
 
-    matrices: float32 [N, K]; vectors: float32, gains as they are multiplied with, and biases. Whoever changes something
-    replaces entries, and never writes into one.
+    matrices: float32 [N, K]; vectors: float32, gains as they are multiplied with, and biases. rotated: matrices that
+    are W R, so that their input has to be x R. Whoever changes something replaces entries, and never writes into one.
     """
 
     matrices: dict[str, np.ndarray]
     vectors: dict[str, np.ndarray]
+    rotated: dict[str, Rotation] = field(default_factory=dict)
 
     def copy(self) -> BlockWeights:
         """Another set of the same entries."""
-        return BlockWeights(dict(self.matrices), dict(self.vectors))
+        return BlockWeights(dict(self.matrices), dict(self.vectors), dict(self.rotated))
 
 
 class BlockTransform(Protocol):

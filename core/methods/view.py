@@ -101,6 +101,7 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
         added: Sequence[TensorInfo] = (),
     ) -> None:
         self._stored = source
+        self._rotated = {}  # the source rotates back itself
         self.path, self.container, self.files = source.path, source.container, source.files
         untied = {"tie_word_embeddings": False} if source.config and any(t.role is Role.HEAD for t in added) else {}
         self.config = {**source.config, **untied}
@@ -119,7 +120,7 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
 
     @property
     def changed(self) -> bool:
-        return bool(self._changed or self._solved)
+        return bool(self._changed or self._solved) or self._stored.changed
 
     @property
     def unsolved(self) -> CalibratedCheckpoint:

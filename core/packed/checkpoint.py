@@ -5,7 +5,8 @@ Everything that reads values (plan, run, doctor, Inspect) reads these; `stored` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from core.packed.mlx import plain_experts
 from core.packed.weight import PackedWeight
 from core.roles import parse_name
 from core.tensor_info import TensorInfo
+from kernels import ops
+from kernels.rotation import Rotation
 
 
 def unpacked(checkpoint: Checkpoint) -> Checkpoint:
@@ -26,18 +29,29 @@ def unpacked(checkpoint: Checkpoint) -> Checkpoint:
     Where they contradict each other, or their config, the checkpoint keeps the error as its `packed_problem`.
     """
     try:
-        weights = find_packed(checkpoint)
+        found = find_packed(checkpoint)
     except UserError as problem:
         checkpoint.packed_problem = problem
         return checkpoint
-    return UnpackedCheckpoint(checkpoint, weights) if weights else checkpoint
+    seen = found.packed or found.rotated or found.unused
+    return UnpackedCheckpoint(checkpoint, found.packed, found.rotated, found.unused) if seen else checkpoint
 
 
 class UnpackedCheckpoint(Checkpoint):
-    """`dtype` of a packed weight is its label ('int4 g128'); its bytes are those of all tensors it is made of."""
+    """`dtype` of a packed weight is its label ('int4 g128'); its bytes are those of all tensors it is made of.
 
-    def __init__(self, stored: Checkpoint, weights: Sequence[PackedWeight]) -> None:
+    rotated: plain weights that are stored as W R; they are seen as W, in float32. unused: tensors that are left out.
+    """
+
+    def __init__(
+        self,
+        stored: Checkpoint,
+        weights: Sequence[PackedWeight],
+        rotated: Mapping[str, Rotation] | None = None,
+        unused: Collection[str] = (),
+    ) -> None:
         self._stored = stored
+        self._rotated = dict(rotated or {})
         self.path, self.container, self.files = stored.path, stored.container, stored.files
         self.config, self.side_files, self.architecture = stored.config, stored.side_files, stored.architecture
         self.notes = getattr(stored, "notes", ())
@@ -45,10 +59,10 @@ class UnpackedCheckpoint(Checkpoint):
         place: dict[str, list[PackedWeight]] = {}
         for w in weights:
             place.setdefault(w.sources[0].name, []).append(w)
-        plain = plain_experts if weights[0].scheme == "MLX" else lambda t: (t,)
-        parts = {t.name for w in weights for t in (*w.sources, *w.extra)}
+        plain = plain_experts if weights and weights[0].scheme == "MLX" else lambda t: (t,)
+        parts = {t.name for w in weights for t in (*w.sources, *w.extra)} | set(unused)
         self.tensors = tuple(
-            info
+            replace(info, dtype="F32", nbytes=4 * info.values) if info.name in self._rotated else info
             for t in stored.tensors
             if t.name in place or t.name not in parts
             for info in (map(_info, place[t.name]) if t.name in place else plain(t))
@@ -57,6 +71,10 @@ class UnpackedCheckpoint(Checkpoint):
     @property
     def stored(self) -> Checkpoint:
         return self._stored
+
+    @property
+    def changed(self) -> bool:
+        return bool(self._rotated)
 
     @property
     def metadata(self) -> Mapping[str, Any]:
@@ -71,12 +89,18 @@ class UnpackedCheckpoint(Checkpoint):
     ) -> np.ndarray:
         if tensor.name in self.packed:
             raise ValueError(f"'{tensor.name}' has no bytes of its own")
+        if tensor.name in self._rotated:
+            return ops.from_float32(self.read_rows(tensor, start, stop, columns), "F32")
         return self._stored.read_raw(tensor, start, stop, columns)
 
     def read_rows(
         self, tensor: TensorInfo, start: int = 0, stop: int | None = None, columns: Columns | None = None
     ) -> np.ndarray:
         weight = self.packed.get(tensor.name)
+        if tensor.name in self._rotated:
+            rows = self._stored.read_rows(self._stored.tensor(tensor.name), start, stop)
+            left, right = column_range(tensor, columns)
+            return np.ascontiguousarray(self._rotated[tensor.name].undo(rows)[:, left:right])
         if weight is None:
             return self._stored.read_rows(tensor, start, stop, columns)
         return weight.values(*row_range(tensor, start, stop), column_range(tensor, columns))
@@ -102,7 +126,7 @@ def _info(w: PackedWeight) -> TensorInfo:
         expert=named.expert,
         experts=named.experts,
         packed=True,
-        numbers=None if w.transposed or w.order is not None else w.format.numbers,
+        numbers=None if w.transposed or w.order is not None or w.rotation is not None else w.format.numbers,
         scales_fit=w.scales_fit,
         input_scale=w.format.needs_input,
     )

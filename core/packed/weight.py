@@ -16,6 +16,7 @@ from core.formats.numbers import Codes
 from core.tensor_info import TensorInfo
 from core.units import format_count
 from kernels import ops
+from kernels.rotation import Rotation
 
 AGAIN = "Download the model again, or use the checkpoint that it was made from."
 OTHER_CONFIG = "Use the config.json that belongs to these weights, or download the model again."
@@ -31,7 +32,8 @@ class PackedWeight:
     transposed: rows of the model are no rows of what is stored, so that it has values only (`core.packed.gpt_oss`).
 
     order: int64 [K], where columns are stored in another order than they are used in: stored column j is column
-    order[j]; None: as they are. `codes` come as they are stored, `values` as they are used.
+    order[j]; None: as they are. rotation: what is stored is W R, for an input that is rotated while the model runs.
+    `codes` come as they are stored, `values` as they are used: in their order, and rotated back.
     """
 
     checkpoint: Checkpoint
@@ -44,6 +46,7 @@ class PackedWeight:
     extra: tuple[TensorInfo, ...] = ()  # belong to it, hold no numbers of it
     number: int = 0
     count: int = 1
+    rotation: Rotation | None = None
     _fits: dict[ElementType, bool] = field(default_factory=dict, init=False)
 
     transposed: ClassVar[bool] = False
@@ -111,6 +114,8 @@ class PackedWeight:
             used = np.empty_like(values)
             used[:, self.order] = values
             values = used
+        if self.rotation is not None:
+            values = self.rotation.undo(values)
         left, right = columns or (0, self.shape[1])
         return values if (left, right) == (0, self.shape[1]) else np.ascontiguousarray(values[:, left:right])
 

@@ -26,6 +26,7 @@ from kernels.program import (
     CacheLayout,
     Embed,
     Experts,
+    Hadamard,
     Linear,
     Norm,
     Program,
@@ -33,6 +34,7 @@ from kernels.program import (
     SoftCap,
     Step,
 )
+from kernels.rotation import Rotation
 
 FAMILIES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma2", "gemma3", "phi3")  # GGUF's names
 POST_NORMS = ("gemma2", "gemma3")  # that normalize before they add to the residual stream
@@ -50,12 +52,14 @@ _ACTIVATIONS = {
 @dataclass(frozen=True)
 class DecoderWeights:
     """matrices: by name, the head ('output.weight') absent when it is the embedding. vectors: float32, norms' gains
-    as they are multiplied with, and biases. pairs: queries and keys are in GGUF's order of rotary pairs.
+    as they are multiplied with, and biases. pairs: queries and keys are in GGUF's order of rotary pairs. rotations: of
+    down projections that are stored rotated, by name, which their input then has to be, too.
     """
 
     matrices: Mapping[str, Matrix]
     vectors: Mapping[str, np.ndarray]
     pairs: bool = False
+    rotations: Mapping[str, Rotation] = field(default_factory=dict)
 
 
 def check_decoder(config: DecoderConfig) -> None:
@@ -259,6 +263,8 @@ def _feed_forward(build: _Builder, layer: int) -> None:
     gate, up = build.buffer("gate", config.intermediate), build.buffer("up", config.intermediate)
     build.linear(at, ("ffn_gate", "ffn_up"), build.normed, (gate, up))
     build.add(at + "ffn_act", ActMul(gate, up, gate, _ACTIVATIONS[config.activation]))
+    if rotation := build.weights.rotations.get(f"{at}ffn_down.weight"):
+        build.add(at + "ffn_down rotation", Hadamard(gate, rotation))
     build.into_residual(at, "ffn_down", gate, "post_ffw_norm")
 
 
@@ -271,7 +277,7 @@ def _experts(build: _Builder, at: str) -> None:
         for part in ("ffn_gate", "ffn_up", "ffn_down")
     )
     kind = _ACTIVATIONS[config.activation]
-    step = Experts(
-        build.normed, router, build.x, gates, ups, downs, config.experts_used, config.router_normalized, kind
-    )
+    rotation = build.weights.rotations.get(f"{at}ffn_down.0.weight")
+    how = config.experts_used, config.router_normalized, kind, rotation
+    step = Experts(build.normed, router, build.x, gates, ups, downs, *how)
     build.add(at + "experts", step)

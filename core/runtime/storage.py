@@ -22,6 +22,7 @@ from core.tensor_info import TensorInfo
 from kernels import ops
 from kernels.layouts import BLOCK_KINDS, PLAIN_KINDS, SOURCE_KINDS
 from kernels.matrix import Matrix, NoKernel
+from kernels.rotation import Rotation
 
 _FLOAT8 = ("F8_E4M3", "F8_E5M2")
 KEPT, KEPT_BYTES = "F16", 2  # what a weight is decoded to when the engine has no layout for its format
@@ -33,7 +34,8 @@ class Stored:
 
     shape: of the values, row-major; one axis: a vector. sources: tensors that it is made of, its own first.
     matrix(start, stop, reading): rows start…stop (all axes but the last multiplied) in the engine's layout; ValueError
-    before anything was read: the engine has none for it. values(start, stop): the same rows as float32.
+    before anything was read: the engine has none for it. values(start, stop): the same rows as float32. rotation: the
+    matrix is of W R, which only an input times R may meet; the values are those of W.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Stored:
     sources: tuple[TensorInfo, ...]
     matrix: Callable[[int, int, Reading], Matrix]
     values: Callable[[int, int], np.ndarray]
+    rotation: Rotation | None = None
 
     @property
     def rows(self) -> int:
@@ -56,10 +59,13 @@ class Stored:
         """Whether the engine keeps the format as it is."""
         return self.format not in SOURCE_KINDS
 
-    def load(self, start: int, stop: int, reading: Reading) -> Matrix:
-        """Rows start…stop, decoded where the engine has no layout for the format, which `reading` then tells."""
+    def load(self, start: int, stop: int, reading: Reading, rotated: bool = False) -> Matrix:
+        """Rows start…stop, decoded where the engine has no layout for the format, which `reading` then tells. rotated:
+        whether the input will be, too; otherwise a rotated weight is decoded and rotated back."""
         before = reading.bytes_done
         try:
+            if self.rotation is not None and not rotated:
+                raise NoLayout("its input would have to be rotated first, which is done for down projections only")
             return self.matrix(start, stop, reading)
         except ValueError as error:
             if reading.bytes_done != before and not isinstance(error, NoLayout | NoKernel):
@@ -122,7 +128,8 @@ def packed_weights(checkpoint: Checkpoint) -> list[Stored]:
     """What `core.packed` has found."""
     found = checkpoint.packed.values() if isinstance(checkpoint, UnpackedCheckpoint) else ()
     return [
-        Stored(w.name, w.shape, w.label, (*w.sources, *w.extra), partial(packed_matrix, w), w.values) for w in found
+        Stored(w.name, w.shape, w.label, (*w.sources, *w.extra), partial(packed_matrix, w), w.values, w.rotation)
+        for w in found
     ]
 
 

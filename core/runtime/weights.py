@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import prod
 
@@ -23,9 +23,11 @@ from core.runtime.reading import PROCESSOR, Conversion, Matrices, Reading
 from core.runtime.storage import KEPT_BYTES, Stored, stored_weights
 from core.units import format_count
 from kernels.matrix import Matrix
+from kernels.rotation import Rotation
 
 _OTHER = "Use the configuration that belongs to these weights."
 _AGAIN = "A file may be missing or damaged: download the model again."
+_DOWN = re.compile(r"blk\.\d+\.ffn_down\b")
 _LOOK_SECONDS = 0.05  # between two looks at how far reading is
 # Tables that the configuration already has, and what llama.cpp keeps for itself.
 _NO_WEIGHT = re.compile(r"^rope_(?:freqs|factors_long|factors_short)\.weight$|\.(?:input_)?scale$")
@@ -35,7 +37,8 @@ _NO_WEIGHT = re.compile(r"^rope_(?:freqs|factors_long|factors_short)\.weight$|\.
 class Slot:
     """One matrix or vector of the decoder: rows (of a vector, values) start…stop of a stored weight.
 
-    add: added to each value of a vector (Hugging Face's Gemma stores norms less one).
+    add: added to each value of a vector (Hugging Face's Gemma stores norms less one). rotated: it stays rotated, and so
+    has its input to be.
     """
 
     name: str
@@ -43,6 +46,7 @@ class Slot:
     start: int
     stop: int
     add: float = 0.0
+    rotated: bool = False
 
     @property
     def is_vector(self) -> bool:
@@ -62,7 +66,8 @@ class Slot:
     @property
     def memory_bytes(self) -> int:
         """About what it takes in memory: as much as in the file, or what it is decoded to."""
-        return self.nbytes if self.stored.packs else KEPT_BYTES * prod(self.shape)
+        packs = self.stored.packs and (self.stored.rotation is None or self.rotated)
+        return self.nbytes if packs else KEPT_BYTES * prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ def plan_weights(checkpoint: Checkpoint, config: DecoderConfig) -> WeightPlan:
                 raise UserError(f"'{first}' and '{weight.name}' are the same part of the model.", _AGAIN)
             slots[slot.name] = slot
     _check(slots, config, checkpoint)
-    return WeightPlan(tuple(slots.values()), checkpoint.container is Container.GGUF and config.architecture == "llama")
+    return WeightPlan(tuple(_rotated(slots)), checkpoint.container is Container.GGUF and config.architecture == "llama")
 
 
 def read_weights(
@@ -155,15 +160,33 @@ def read_weights(
         reading.give_up()
         pool.shutdown(wait=not token.cancelled, cancel_futures=True)  # a cancelled read ends by itself, soon
     yield ReadProgress(total, total)
-    return DecoderWeights(matrices, vectors, plan.pairs), tuple(reading.conversions)
+    return DecoderWeights(matrices, vectors, plan.pairs, _rotations(plan)), tuple(reading.conversions)
 
 
 def _read(slot: Slot, reading: Reading) -> Matrix | np.ndarray:
     if not slot.is_vector:
-        return slot.stored.load(slot.start, slot.stop, reading)
+        return slot.stored.load(slot.start, slot.stop, reading, slot.rotated)
     values = slot.stored.values(0, 1).reshape(-1)[slot.start : slot.stop] + np.float32(slot.add)
     reading.took(slot.nbytes)
     return np.ascontiguousarray(values, np.float32)
+
+
+def _rotated(slots: Mapping[str, Slot]) -> Iterator[Slot]:
+    """Down projections stay rotated where all of a layer's are, and alike."""
+    layers: dict[str, list[Rotation | None]] = {}
+    for name, slot in slots.items():
+        if down := _DOWN.match(name):
+            layers.setdefault(down[0], []).append(slot.stored.rotation)
+    alike = {at for at, found in layers.items() if len({r and r.key for r in found}) == 1}
+    for name, slot in slots.items():
+        down = _DOWN.match(name)
+        keeps = down is not None and down[0] in alike and slot.stored.rotation is not None
+        yield replace(slot, rotated=True) if keeps else slot
+
+
+def _rotations(plan: WeightPlan) -> dict[str, Rotation]:
+    found = {slot.name: slot.stored.rotation for slot in plan.slots if slot.rotated}
+    return {name: rotation for name, rotation in found.items() if rotation is not None}
 
 
 def _tied_heads(checkpoint: Checkpoint, config: DecoderConfig) -> set[str]:

@@ -12,6 +12,8 @@ from core.checkpoint.base import Checkpoint, Container
 from core.contract import NumericContract
 from core.errors import UserError
 from core.formats import find_format
+from core.packed.checkpoint import UnpackedCheckpoint
+from core.packed.weight import PackedWeight
 from core.serving import Command, quoted, serving_target
 from core.targets import Target, find_target
 from core.tensor_info import TensorInfo
@@ -111,6 +113,11 @@ def _words(contract: NumericContract | None, dtype: str) -> str:
     return f"{granularity_text(contract)}, {zero}"
 
 
+def packed_of(checkpoint: Checkpoint) -> tuple[PackedWeight, ...]:
+    """Its packed weights."""
+    return tuple(checkpoint.packed.values()) if isinstance(checkpoint, UnpackedCheckpoint) else ()
+
+
 def target_of(checkpoint: Checkpoint) -> Target | None:
     """The target that its most common packed format belongs to; None where none does."""
     if checkpoint.container is Container.GGUF:
@@ -119,8 +126,8 @@ def target_of(checkpoint: Checkpoint) -> Target | None:
             sizes[t.dtype] = sizes.get(t.dtype, 0) + t.nbytes
         name = max(sizes, key=lambda dtype: sizes[dtype], default="")
     else:
-        packed = getattr(checkpoint, "packed", {})
-        name = next(iter(packed.values())).format.name if packed else "hf-bf16"
+        packed = packed_of(checkpoint)
+        name = packed[0].format.name if packed else "hf-bf16"
     try:
         return find_target(name)
     except UserError:
@@ -131,7 +138,7 @@ def commands(checkpoint: Checkpoint) -> tuple[Command, ...]:
     """How it is served, for each runtime that reads it; the one that it is made for first."""
     target = target_of(checkpoint)
     if target is not None:
-        return serving_target(target, checkpoint.path)
+        return serving_target(target, checkpoint.path, rotated=any(w.rotation for w in packed_of(checkpoint)))
     if checkpoint.container is Container.GGUF:
         return (Command("llama.cpp", f"llama-server -m {quoted(checkpoint.path)}"),)
     return (Command("vLLM", f"vllm serve {quoted(checkpoint.path)}"),)

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from kernels.rotation import Rotation, sylvester
+
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -35,3 +37,10 @@ def softmax(x: np.ndarray) -> np.ndarray:
 def soft_cap(x: np.ndarray, cap: float) -> np.ndarray:
     """cap · tanh(x / cap)."""
     return cap * np.tanh(x / cap)
+
+
+def rotated(x: np.ndarray, rotation: Rotation) -> np.ndarray:
+    """x R of rows that are whole runs, by the whole matrix of a run."""
+    matrix = np.kron(rotation.factor.astype(np.float64), sylvester(rotation.size)) / math.sqrt(rotation.width)
+    runs = x.astype(np.float64).reshape(-1, rotation.width) * rotation.signs
+    return (runs @ matrix).reshape(x.shape)

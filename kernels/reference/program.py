@@ -15,6 +15,7 @@ from kernels.program import (
     Attention,
     Embed,
     Experts,
+    Hadamard,
     Linear,
     Norm,
     Program,
@@ -24,7 +25,7 @@ from kernels.program import (
     Step,
 )
 from kernels.reference.attention import LayerCache, rotate
-from kernels.reference.elementwise import activate, rms_norm, soft_cap, softmax
+from kernels.reference.elementwise import activate, rms_norm, rotated, soft_cap, softmax
 from kernels.reference.matrix import round_activations
 from kernels.reference.scheme_cache import SchemeCache
 
@@ -132,6 +133,9 @@ class ReferenceProgram:
         gate, up = (self._buffers[b].astype(np.float64) for b in (step.gate, step.up))
         self._buffers[step.out][:] = activate(step.kind, gate) * up
 
+    def _hadamard(self, step: Hadamard) -> None:
+        self._buffers[step.x][:] = rotated(self._buffers[step.x], step.rotation)
+
     def _add(self, step: Add) -> None:
         self._buffers[step.out] += self._buffers[step.x]
 
@@ -148,6 +152,8 @@ class ReferenceProgram:
             if not len(rows):
                 continue
             inner = activate(step.kind, self._product(x[rows], gate)) * self._product(x[rows], up)
+            if step.rotation is not None:
+                inner = rotated(inner, step.rotation)
             out[rows] += weights[rows, places][:, None] * self._product(inner.astype(np.float32), down)
         self._buffers[step.out][:] = out
 
@@ -165,6 +171,7 @@ _STEPS: dict[type, Callable[[ReferenceProgram, Any], None]] = {
     Rope: ReferenceProgram._rope,
     Attention: ReferenceProgram._attention,
     ActMul: ReferenceProgram._act_mul,
+    Hadamard: ReferenceProgram._hadamard,
     Add: ReferenceProgram._add,
     Experts: ReferenceProgram._experts,
     SoftCap: ReferenceProgram._soft_cap,

@@ -157,6 +157,29 @@ def test_methods_with_transforms(recipe, window, qtbot, method: DataMethod) -> N
     assert table.view.isColumnHidden(4)
 
 
+def test_rotation_while_the_model_runs(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
+    panel, store = recipe.advanced.methods, window.services.session
+    assert "Q4_0 has no place for a rotation that happens while the model runs." in panel.online.toolTip()
+    assert not panel.online.isEnabled()
+    put(recipe, window, qtbot, Recipe(target="w4a16-g64"))
+    assert "Check Rotation first" in panel.online.toolTip()
+    assert not panel.online.isEnabled()
+    tick(qtbot, panel.transforms[Transform.ROTATION])
+    settle(window, qtbot)
+    tick(qtbot, panel.online)
+    plan = settle(window, qtbot)
+    assert plan.recipe.calibrated == Calibrated(DataMethod.NONE, (Transform.ROTATION,), online=True)
+    assert any("transformers 5 does not yet" in words for words in plan.warnings)
+    assert any(t.name.endswith("layers.0.mlp.down_proj.R4_input.weight") for t in plan.tensors)
+    tick(qtbot, panel.transforms[Transform.ROTATION])
+    settle(window, qtbot)
+    assert store.current.recipe.calibrated is None
+    assert not panel.online.isChecked()
+    assert with_target(plan.recipe, "w8a8").calibrated == plan.recipe.calibrated
+    for other in ("Q4_0", "gptq-4bit-g64"):
+        assert with_target(plan.recipe, other).calibrated == Calibrated(DataMethod.NONE, (Transform.ROTATION,))
+
+
 def test_smoothquant_and_its_alpha(recipe, window, qtbot) -> None:  # type: ignore[no-untyped-def]
     panel, store = recipe.advanced.methods, window.services.session
     box = panel.transforms[Transform.SMOOTHQUANT]

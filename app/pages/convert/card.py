@@ -164,7 +164,8 @@ class EntryCard(QFrame):
         recipe, output = entry.order.recipe, entry.order.output
         show_warnings(self.notes, entry.result.notes if done else ())
         target = find_target(recipe.target)
-        words = serving_target(target, output, recipe.cache, self._scheme, self._head_dim) if done else ()
+        how = recipe.cache, self._scheme, self._head_dim, recipe.online
+        words = serving_target(target, output, *how) if done else ()
         self.serve.show_commands(words)
 
     def fit(self, width: int) -> None:

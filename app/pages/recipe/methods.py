@@ -14,10 +14,12 @@ from app.widgets.basics import Card, label, set_available
 from app.widgets.calm import CalmCombo, CalmFraction
 from app.widgets.text import explain
 from core.catalog import base_of
+from core.export.online import HINT as ONLINE_HINT
+from core.export.online import why_no_online
 from core.formats import Method
 from core.methods.choice import Calibrated, DataMethod, Transform
 from core.recipe import Recipe
-from core.targets import find_target
+from core.targets import Target, find_target
 
 AnyMethod = Method | DataMethod
 
@@ -63,6 +65,9 @@ class MethodsPanel(QWidget):
         self.aim = QCheckBox("Make up for earlier layers, too: closer, twice the time")
         self.aim.setToolTip(explain("aim"))
         self.aim.clicked.connect(self._on_aim)
+        self.online = QCheckBox("Also while the model runs, for the down projections")
+        self.online.setToolTip(explain("online rotation"))
+        self.online.clicked.connect(self._on_online)
         self.alpha_kind = CalmCombo()
         self.alpha_kind.setAccessibleName("How SmoothQuant's alpha is found")
         self.alpha_kind.setToolTip(explain("alpha"))
@@ -109,6 +114,8 @@ class MethodsPanel(QWidget):
             self._put(card, transform, box)
             if transform is Transform.SMOOTHQUANT:
                 card.add(self._make_alpha_row())
+            if transform is Transform.ROTATION:
+                card.add(self._indented(self.online))
         return card
 
     def _make_alpha_row(self) -> QWidget:
@@ -151,6 +158,7 @@ class MethodsPanel(QWidget):
         chosen = calibrated.transforms if calibrated is not None else ()
         for transform, box in self.transforms.items():
             box.setChecked(transform in chosen)
+        self.online.setChecked(calibrated is not None and calibrated.online)
         alpha = self._last.alpha
         self._alpha_row.setVisible(Transform.SMOOTHQUANT in chosen)
         self.alpha_kind.setCurrentIndex(self.alpha_kind.findData(SEARCHED if alpha is None else GIVEN))
@@ -182,6 +190,16 @@ class MethodsPanel(QWidget):
                 self._show_choice(method, control, Choice(problem=why, hint="Take a format with zero points."))
         for transform, box in self.transforms.items():
             self._show_choice(transform, box, self._choices.transforms.get(transform))
+        set_available(self.online, "" if self.online.isChecked() else self._why_no_online(target))
+
+    def _why_no_online(self, target: Target) -> str:
+        """Why nothing can be rotated while the model runs, and what to do then; '' where it can."""
+        if why := why_no_online(target):
+            return f"{why} {ONLINE_HINT}"
+        if not self.transforms[Transform.ROTATION].isChecked():
+            return "It goes on from the rotation of the weights. Check Rotation first."
+        choice = self._choices.online
+        return f"{choice.problem} {choice.hint}".strip() if choice is not None and choice.problem else ""
 
     def _show_choice(
         self, which: AnyMethod | Transform, control: QRadioButton | QCheckBox, choice: Choice | None
@@ -208,7 +226,9 @@ class MethodsPanel(QWidget):
         if isinstance(method, DataMethod):
             imatrix = self._last.imatrix if method is DataMethod.IMPORTANCE and not transforms else ""
             aim = self._last.aim and method is DataMethod.GPTQ
-            self._take_calibrated(replace(self._last, method=method, transforms=transforms, imatrix=imatrix, aim=aim))
+            online = now is not None and now.online
+            wanted = replace(self._last, method=method, transforms=transforms, imatrix=imatrix, aim=aim, online=online)
+            self._take_calibrated(wanted)
         elif transforms and now is not None:
             self._take(
                 replace(
@@ -230,7 +250,13 @@ class MethodsPanel(QWidget):
             # An importance that was measured before says nothing of transformed weights.
             imatrix = "" if chosen or method is not DataMethod.IMPORTANCE else self._last.imatrix
             aim = self._last.aim and method is DataMethod.GPTQ
-            self._take_calibrated(replace(self._last, method=method, transforms=chosen, imatrix=imatrix, aim=aim))
+            online = self.online.isChecked() and Transform.ROTATION in chosen
+            wanted = replace(self._last, method=method, transforms=chosen, imatrix=imatrix, aim=aim, online=online)
+            self._take_calibrated(wanted)
+
+    def _on_online(self, on: bool) -> None:
+        if self._recipe.calibrated is not None:
+            self._take_calibrated(replace(self._recipe.calibrated, online=on))
 
     def _on_aim(self, on: bool) -> None:
         if self._recipe.calibrated is not None:

@@ -16,6 +16,7 @@ namespace {
 
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void require(bool held, const char* message) {
@@ -38,6 +39,21 @@ Activation activation_of(const std::string& name) {
 
 std::vector<float> values_of(const Floats& values) {
     return std::vector<float>(values.data(), values.data() + values.shape(0));
+}
+
+// Of rows of `columns` values. factor: [order][order].
+Hadamard::Rotation rotation_of(int64_t columns, int64_t size, const Matrix& factor, const Floats& signs) {
+    const int64_t order = (int64_t)factor.shape(0), width = order * size;
+    require(size >= 1 && (size & (size - 1)) == 0, "Sylvester's matrices have powers of two");
+    require(order >= 1 && order <= kMostOrder && (int64_t)factor.shape(1) == order,
+            "the factor is too large or no square");
+    require((int64_t)signs.shape(0) == width && columns % width == 0, "a row is not a whole number of runs");
+    Hadamard::Rotation rotation;
+    rotation.size = size;
+    rotation.order = order;
+    rotation.factor.assign(factor.data(), factor.data() + order * order);
+    rotation.signs = values_of(signs);
+    return rotation;
 }
 
 // Builds a tape from calls in the order of the steps, and checks what the steps rely on.
@@ -131,6 +147,9 @@ public:
         require(width(gate) == width(up) && width(up) == width(out), "gate, up and out differ in width");
         program_.add(std::make_unique<ActMul>(gate, up, out, activation_of(kind)));
     }
+    void hadamard(int x, int64_t size, const Matrix& factor, Floats signs) {
+        program_.add(std::make_unique<Hadamard>(x, rotation_of(width(x), size, factor, signs)));
+    }
     void add(int x, int out) {
         require(width(x) == width(out), "the two differ in width");
         program_.add(std::make_unique<Add>(x, out));
@@ -140,7 +159,8 @@ public:
         program_.add(std::make_unique<SoftCap>(x, cap));
     }
     void experts(int x, int logits, int out, const std::vector<nb::object>& gates, const std::vector<nb::object>& ups,
-                 const std::vector<nb::object>& downs, int used, bool normalized, const std::string& kind) {
+                 const std::vector<nb::object>& downs, int used, bool normalized, const std::string& kind, int64_t size,
+                 const Matrix& factor, Floats signs) {
         require(!gates.empty() && gates.size() == ups.size() && ups.size() == downs.size(),
                 "experts have three weights");
         require((int64_t)gates.size() == width(logits), "one logit an expert");
@@ -156,8 +176,11 @@ public:
             all[1].push_back(&up);
             all[2].push_back(&down);
         }
+        Hadamard::Rotation rotation;
+        if (size) rotation = rotation_of(all[0][0]->rows, size, factor, signs);
         program_.add(std::make_unique<Experts>(x, logits, out, std::move(all[0]), std::move(all[1]), std::move(all[2]),
-                                               used, normalized, activation_of(kind), program_.contract()));
+                                               used, normalized, activation_of(kind), std::move(rotation),
+                                               program_.contract()));
     }
     void finish() { program_.finish(); }
 
@@ -234,6 +257,7 @@ NB_MODULE(_engine, m) {
         .def("rope", &Builder::rope)
         .def("attention", &Builder::attention)
         .def("act_mul", &Builder::act_mul)
+        .def("hadamard", &Builder::hadamard)
         .def("add", &Builder::add)
         .def("softcap", &Builder::softcap)
         .def("experts", &Builder::experts)

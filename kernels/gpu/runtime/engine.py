@@ -16,7 +16,7 @@ from kernels.engine_report import KernelUse
 from kernels.gpu.runtime.executor import BUCKETS, GpuExecutor
 from kernels.gpu.runtime.operands import Input
 from kernels.matrix import Activations, Matrix
-from kernels.program import Attention, Embed, Experts, Linear, Program
+from kernels.program import Attention, Embed, Experts, Hadamard, Linear, Program
 
 if TYPE_CHECKING:
     from kernels.gpu.runtime.device import Device
@@ -81,6 +81,14 @@ class GpuEngine(Engine):
             elif isinstance(step, Experts):
                 for weight in (step.gates[0], step.ups[0], step.downs[0]):
                     product(f"experts, {step.used} of {len(step.gates)}", weight)
+                if step.rotation is not None:
+                    shape, why = f"{step.downs[0].columns} values", "it has no kernel of its own here"
+                    kernel = f"{step.rotation.label}, the library's float32 products"
+                    found.setdefault(KernelUse("rotation", shape, kernel, card, why))
+            elif isinstance(step, Hadamard):
+                shape, why = f"{self.program.widths[step.x]} values", "it has no kernel of its own here"
+                kernel = f"{step.rotation.label}, the library's float32 products"
+                found.setdefault(KernelUse("rotation", shape, kernel, card, why))
             elif isinstance(step, Attention):
                 window = f", window {step.window}" if step.window else ""
                 shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"

@@ -32,6 +32,7 @@ from kernels.program import (
     Attention,
     Embed,
     Experts,
+    Hadamard,
     Linear,
     Norm,
     Program,
@@ -40,6 +41,7 @@ from kernels.program import (
     Split,
     Step,
 )
+from kernels.rotation import Rotation
 
 BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # sequences of a captured step; fewer are filled up
 CONTEXTS = tuple(1024 * 4**i for i in range(8))  # positions that a captured step may have behind it
@@ -89,6 +91,15 @@ class _Captured:
     logits: torch.Tensor
 
 
+@dataclass(frozen=True)
+class _Rotation:
+    """Of runs of so many values: signs [width], None where all are 1, then matrices whose Kronecker product it is."""
+
+    width: int
+    signs: torch.Tensor | None
+    factors: tuple[torch.Tensor, ...]
+
+
 class GpuExecutor:
     """A program and its cache on one device. Raises OutOfMemory, SwitchedOff for a step whose kernel may not be used,
     and ValueError for one that no kernel takes.
@@ -112,6 +123,7 @@ class GpuExecutor:
                 operations.make_cache(cache.sequences, heads, cache.capacity, width, dtype, device.name)
                 for heads, width in cache.layers
             ]
+            self._rotations: dict[tuple[int, bytes, bytes], _Rotation] = {}
             self._tables: dict[tuple[bytes, float], tuple[torch.Tensor, torch.Tensor]] = {}
             self._steps = [self._prepared(number, step) for number, step in enumerate(program.steps)]
             device.wait()
@@ -305,10 +317,15 @@ class GpuExecutor:
                 if not self._exact and meets_products(self.program, number, step.out):
                     dtype = self.device.wide
                 return lambda batch, _w: self._act_mul(batch, step, dtype)
+            case Hadamard():
+                rotation = self._rotation(step.rotation)
+                dtype = torch.float32 if self._exact else self.device.wide
+                return lambda batch, _w: batch.put(step.x, _rotated(batch.value(step.x), rotation, dtype))
             case Add():
                 return lambda batch, _w: batch.add(step.out, batch.value(step.x))
             case Experts():
-                return lambda batch, _w: self._experts(batch, step)
+                inner = None if step.rotation is None else self._rotation(step.rotation)
+                return lambda batch, _w: self._experts(batch, step, inner)
             case SoftCap():
                 return lambda batch, wanted: self._soft_cap(batch, step) if wanted or step.x != result else None
 
@@ -371,7 +388,7 @@ class GpuExecutor:
     def _act_mul(self, batch: Batch, step: ActMul, dtype: torch.dtype) -> None:
         batch.put(step.out, _activated(step.kind, batch.value(step.gate), batch.value(step.up), dtype))
 
-    def _experts(self, batch: Batch, step: Experts) -> None:
+    def _experts(self, batch: Batch, step: Experts, rotation: _Rotation | None) -> None:
         shares = torch.softmax(batch.value(step.logits).float(), 1)
         sizes, chosen = torch.sort(shares, dim=1, descending=True, stable=True)
         sizes, chosen = sizes[:, : step.used], chosen[:, : step.used]
@@ -386,7 +403,9 @@ class GpuExecutor:
             rows, places = (self._numbers(a, torch.int64) for a in np.nonzero(met == expert))
             given = self._input(x.index_select(0, rows))
             gate, up = (_operand(group[expert]).product(given) for group in (step.gates, step.ups))
-            inner = _activated(step.kind, gate, up, dtype)
+            inner = _activated(step.kind, gate, up, dtype if rotation is None else torch.float32)
+            if rotation is not None:
+                inner = _rotated(inner, rotation, dtype)
             y = _operand(step.downs[expert]).product(self._input(inner))
             out.index_add_(0, rows, y * sizes[rows, places][:, None])
 
@@ -400,6 +419,14 @@ class GpuExecutor:
 
     def _floats(self, values: np.ndarray) -> torch.Tensor:
         return self.device.send(torch.from_numpy(np.array(values, np.float32).reshape(-1)))
+
+    def _rotation(self, rotation: Rotation) -> _Rotation:
+        """Layers with the same rotation share its matrices."""
+        if rotation.key not in self._rotations:
+            signs = None if (rotation.signs == 1).all() else self._floats(rotation.signs)
+            factors = [self._floats(f).reshape(f.shape) for f in rotation.factors()]
+            self._rotations[rotation.key] = _Rotation(rotation.width, signs, tuple(factors))
+        return self._rotations[rotation.key]
 
     def _norm_type(self, number: int, step: Norm) -> torch.dtype:
         """Of a normalized row: no value of it is larger than √width · the largest gain."""
@@ -431,6 +458,19 @@ class GpuExecutor:
 def _operand(weight: Matrix) -> Operand:
     operand: Any = weight.stored
     return operand
+
+
+def _rotated(x: torch.Tensor, rotation: _Rotation, dtype: torch.dtype) -> torch.Tensor:
+    """x R by the library's float32 products, in the type that the product after it takes."""
+    rows = x.float().reshape(-1, rotation.width)
+    if rotation.signs is not None:
+        rows = rows * rotation.signs
+    before = len(rows)
+    for factor in rotation.factors:
+        parts = rows.reshape(before, len(factor), -1)
+        rows = parts[:, :, 0] @ factor if parts.shape[2] == 1 else factor.T @ parts
+        before *= len(factor)
+    return rows.reshape(x.shape).to(dtype)
 
 
 def _activated(kind: str, gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from kernels.program import ActMul, Add, Attention, Embed, Experts, Linear, Norm, Program, Rope, SoftCap, Split, Step
+from kernels.program import (
+    ActMul,
+    Add,
+    Attention,
+    Embed,
+    Experts,
+    Hadamard,
+    Linear,
+    Norm,
+    Program,
+    Rope,
+    SoftCap,
+    Split,
+    Step,
+)
 
 
 def reads(step: Step) -> tuple[int, ...]:
@@ -12,7 +26,7 @@ def reads(step: Step) -> tuple[int, ...]:
     match step:
         case Embed():
             return ()
-        case Norm() | Split() | Rope() | SoftCap():
+        case Norm() | Split() | Rope() | SoftCap() | Hadamard():
             return (step.x,)
         case Linear():
             return (step.x, *(step.outs if step.accumulate else ()))
@@ -31,7 +45,7 @@ def writes(step: Step) -> tuple[int, ...]:
     match step:
         case Linear() | Split():
             return step.outs
-        case Rope() | SoftCap():
+        case Rope() | SoftCap() | Hadamard():
             return (step.x,)
         case _:
             return (step.out,)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from block_models import TOKEN, ChangedModel, apart
-from decoder_models import write_model
+from decoder_models import MODELS, write_model
 
 from core.calibration.forward import Product
 from core.formats.base import EncodeOptions, Method
@@ -66,6 +66,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With 1,024 channels inside of the feed-forward."""
+    path, kept = tmp_path_factory.mktemp("wide") / "llama2", MODELS["llama2"]
+    MODELS["llama2"] = (*kept[:2], {**kept[2], "intermediate_size": 1024})
+    write_model(path, "llama2")
+    MODELS["llama2"] = kept
+    return path
+
+
 @pytest.mark.parametrize(
     ("transform", "numbers", "size", "inputs"),
     [
@@ -90,6 +100,39 @@ def test_repaired(transform: BlockTransform, numbers: Integers, size: float, inp
     assert broken > 3 * fine
     assert repaired < broken / 2
     assert repaired < 1.6 * fine
+
+
+def test_rotation_online_repairs_what_comes_into_the_down_projection(wide: Path) -> None:
+    """Eight of its 1,024 channels are 100 times as large, which W8A8 fails on, and offline rotation does not reach."""
+
+    def made() -> ChangedModel:
+        model = ChangedModel(wide)
+        model.calm()
+        rng = np.random.default_rng(5)
+        for i, block in enumerate(model.blocks):
+            fold = folds(model.config, i, block)[-1]
+            assert "ffn_down" in fold.consumers[0]
+            scale = np.ones(1024, np.float32)
+            scale[rng.choice(1024, 8, replace=False)] /= 100
+            fold.apply(block, scale, TOKEN)
+        return model
+
+    plain = ChangedModel(wide)
+    plain.calm()
+    want = plain.logits()
+    assert apart(made().logits(), want) < 1e-5
+    fine = apart(rounded(plain, INT8, Method.ROUND, inputs=True), want)
+    broken = apart(rounded(made(), INT8, Method.ROUND, inputs=True), want)
+    found = {}
+    for transform in (Rotation(), Rotation(online=True)):
+        model = made()
+        model.transform(transform, INT8)
+        assert apart(model.logits(), want) < 1e-5
+        found[transform.online] = apart(rounded(model, INT8, Method.ROUND, inputs=True), want)
+    print(f"{fine:.4f} without outliers, {broken:.4f} with, {found[False]:.4f} offline, {found[True]:.4f} online")
+    assert broken > 10 * fine
+    assert found[False] > broken / 2
+    assert found[True] < broken / 4
 
 
 @pytest.mark.parametrize(

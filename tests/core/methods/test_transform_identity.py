@@ -33,6 +33,7 @@ CHANGES: dict[str, Callable[[ChangedModel], None]] = {
     "awq": lambda model: model.transform(Awq(), Integers(4, 16, False)),
     "smoothquant": lambda model: model.transform(SmoothQuant(), Integers(8)),
     "rotation": lambda model: model.transform(Rotation()),
+    "online rotation": lambda model: model.transform(Rotation(online=True)),
 }
 
 

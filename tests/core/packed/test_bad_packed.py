@@ -180,6 +180,7 @@ def test_awq_with_rows_and_columns_exchanged_is_no_gptq(packed: Callable, tmp_pa
 
 
 def test_transforms_are_not_forgotten(packed: Callable, tmp_path: Path) -> None:
+    """Those that compressed-tensors writes: test_rotations.py."""
     for target in ("w4a16-g32", "nvfp4a16", "fp8-dynamic"):
         rotated = changed(packed(target), tmp_path / target, config=lambda c: c.update(transform_config={"u": {}}))
         assert "transform_config" in refused(rotated)

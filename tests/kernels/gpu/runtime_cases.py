@@ -19,11 +19,16 @@ import numpy as np
 import torch
 from decoder_models import CAPACITY, MODELS, difference, prompt, write_model
 from interpreted import exact_dot, tell
-from job_help import convert
+from job_help import convert, drive
 
+from core.calibration.settings import CalibrationText
 from core.checkpoint import open_checkpoint
 from core.errors import Cancelled, UserError
+from core.methods.choice import Calibrated, DataMethod, Transform
+from core.plan import make_plan
 from core.progress import CancelToken
+from core.recipe import Recipe
+from core.run import run
 from core.runtime import device, load
 from core.runtime.arithmetic import ARITHMETICS
 from core.runtime.device import CPU, Place
@@ -37,6 +42,7 @@ from kernels.gpu.runtime.matrices import DeviceMatrices
 from kernels.matrix import Activations
 
 GPU = Place(True)
+SMALL = CalibrationText(samples=2, length=16)
 STEPS = {"llama2": 4, "gemma2": 4}  # after a prompt; of all others, two
 TWO = {"num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"]}
 ONE = {"num_hidden_layers": 1}
@@ -184,6 +190,17 @@ def arithmetics(folder: Path) -> None:
     compare("llm.int8", folder / "w8a8", 12, "llm.int8", "llm.int8")
 
 
+def rotations(folder: Path) -> None:
+    """Inputs of down projections, of a dense model and of experts, in float32 and in 16 bits."""
+    rotated = Calibrated(DataMethod.NONE, (Transform.ROTATION,), SMALL, online=True)
+    for name in ("llama2", "qwen3moe"):
+        out, recipe = folder / f"{name}-rotated", Recipe("w8a16-channel", calibrated=rotated)
+        with open_checkpoint(folder / name) as checkpoint:
+            drive(run(make_plan(checkpoint, recipe), checkpoint, out, CancelToken()))
+        for arithmetic in ("exact", "fast"):
+            compare(f"{name} rotated, {arithmetic}", out, 12, arithmetic)
+
+
 def long_prompt(path: Path) -> None:
     """So many tokens that the library multiplies, and more than a context that is a whole bucket."""
     ids = prompt(executor.CONTEXTS[0] // 8)
@@ -328,6 +345,7 @@ def main(folder: Path, everything: bool) -> None:
     path = folder / "llama2.gguf"
     batches(path)
     arithmetics(folder)
+    rotations(folder)
     long_prompt(path)
     fallbacks(path)
     memory(path)

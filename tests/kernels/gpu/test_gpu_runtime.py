@@ -107,6 +107,17 @@ def test_a_step_is_captured_again_when_the_batch_changes(results) -> None:
     assert found["replayed"] == 4  # each when captured; the second step of three, and their last one
 
 
+@pytest.mark.parametrize("name", ["llama2", "qwen3moe"])
+def test_inputs_of_rotated_weights_are_rotated(name: str, results) -> None:
+    for arithmetic, most in (("exact", EXACT), ("fast", ROUNDED)):
+        found = case(results, f"{name} rotated, {arithmetic}")
+        assert found["finite"]
+        assert found["error"] < most
+        (rotation,) = uses(found, "rotation")
+        runs = {"llama2": ("96 values", "Hadamard 32"), "qwen3moe": ("48 values", "Hadamard 16")}[name]
+        assert rotation[1:3] == [runs[0], f"{runs[1]}, the library's float32 products"]
+
+
 def test_activation_contracts(results) -> None:
     assert case(results, "exact")["error"] < EXACT
     assert all("decoded to float32" in use[2] for use in uses(case(results, "exact"), "linear"))

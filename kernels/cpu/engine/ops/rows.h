@@ -89,6 +89,75 @@ static void act_mul(Activation kind, const float* gate, const float* up, float* 
     }
 }
 
+// Sums and differences of neighbours at each distance below W, and the signs and the scale on the way.
+BITSMITH_OP V within(V v) {
+    float x[W];
+    store(x, v);
+    for (int step = 1; step < W; step *= 2)
+        for (int i = 0; i < W; i += 2 * step)
+            for (int j = i; j < i + step; ++j) {
+                const float a = x[j], b = x[j + step];
+                x[j] = a + b;
+                x[j + step] = a - b;
+            }
+    return load(x);
+}
+
+// One stretch of `size` values times Sylvester's matrix.
+static void walsh(float* x, int64_t size) {
+    if (size < W) {
+        for (int64_t step = 1; step < size; step *= 2)
+            for (int64_t i = 0; i < size; i += 2 * step)
+                for (int64_t j = i; j < i + step; ++j) {
+                    const float a = x[j], b = x[j + step];
+                    x[j] = a + b;
+                    x[j + step] = a - b;
+                }
+        return;
+    }
+    for (int64_t i = 0; i < size; i += W) store(x + i, within(load(x + i)));
+    int64_t step = W;
+    for (; 4 * step <= size; step *= 4)  // two distances at once: half as often through the memory
+        for (int64_t i = 0; i < size; i += 4 * step)
+            for (int64_t j = i; j < i + step; j += W) {
+                const V a = load(x + j), b = load(x + j + step), c = load(x + j + 2 * step), d = load(x + j + 3 * step);
+                const V ab = a + b, cd = c + d, less = a - b, other = c - d;
+                store(x + j, ab + cd);
+                store(x + j + step, less + other);
+                store(x + j + 2 * step, ab - cd);
+                store(x + j + 3 * step, less - other);
+            }
+    for (; 2 * step <= size; step *= 2)
+        for (int64_t i = 0; i < size; i += 2 * step)
+            for (int64_t j = i; j < i + step; j += W) {
+                const V a = load(x + j), b = load(x + j + step);
+                store(x + j, a + b);
+                store(x + j + step, a - b);
+            }
+}
+
+// Rows of a matrix [order][size], some neighbouring columns at a time, become their sums weighed by the factor.
+static void mix(float* x, int64_t column, int64_t count, const RunRotation& r) {
+    float was[kMostOrder * W] = {};
+    for (int64_t i = 0; i < r.order; ++i)
+        for (int64_t c = 0; c < count; ++c) was[i * W + c] = x[i * r.size + column + c];
+    for (int64_t to = 0; to < r.order; ++to) {
+        V total = splat(0.0f);
+        for (int64_t i = 0; i < r.order; ++i) total = fma(splat(r.factor[i * r.order + to]), load(was + i * W), total);
+        float sums[W];
+        store(sums, total);
+        for (int64_t c = 0; c < count; ++c) x[to * r.size + column + c] = sums[c];
+    }
+}
+
+static void rotate_run(float* x, const RunRotation& r) {
+    const int64_t width = r.order * r.size;
+    for (int64_t i = 0; i < width; ++i) x[i] *= r.signs[i] * r.scale;
+    for (int64_t i = 0; i < r.order; ++i) walsh(x + i * r.size, r.size);
+    if (r.order == 1) return;
+    for (int64_t c = 0; c < r.size; c += W) mix(x, c, r.size - c < W ? r.size - c : W, r);
+}
+
 static void add(const float* x, float* out, int64_t count) {
     int64_t i = 0;
     for (; i + W <= count; i += W) store(out + i, load(out + i) + load(x + i));

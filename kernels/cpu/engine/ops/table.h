@@ -34,7 +34,8 @@ constexpr int64_t tile_bytes(CacheType type, int width) {
     return int64_t{kKeyTile} * width * (type == CacheType::kF32 ? 4 : 2);
 }
 
-constexpr int kBuckets = 1024;  // that logits are sorted into, for top-p
+constexpr int kMostOrder = 256;  // of the small factor of a rotation
+constexpr int kBuckets = 1024;   // that logits are sorted into, for top-p
 
 // Positions that stay or wait as float16 rows beside the codes: the first ones, then the last ones in a ring. What the
 // batch brings is still where the batch has it, in float32: position batch_start + i in row batch_rows[i].
@@ -99,10 +100,20 @@ constexpr int64_t query_bytes(int width) {
     return 2 * width + 4 * (width / kCodeBlock) + 4;
 }
 
+// A run of order · size values becomes (x ∘ signs) · (factor ⊗ Sylvester's matrix of `size`) · scale. size: a power of
+// two; order ≤ kMostOrder; signs: [order · size]; factor: [order][order], not looked at where the order is 1.
+struct RunRotation {
+    int64_t size, order;
+    const float* factor;
+    const float* signs;
+    float scale;
+};
+
 struct OpTable {
     void (*norm)(const float* x, float* out, const float* gain, int64_t width, float eps);
     void (*rope)(float* x, const float* cosines, const float* sines, int count, bool pairs);
     void (*act_mul)(Activation kind, const float* gate, const float* up, float* out, int64_t count);
+    void (*rotate_run)(float* x, const RunRotation& rotation);
     void (*add)(const float* x, float* out, int64_t count);
     void (*add_scaled)(const float* x, float scale, float* out, int64_t count);
     void (*scale)(const float* x, float factor, float* out, int64_t count);

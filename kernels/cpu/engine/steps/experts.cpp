@@ -64,6 +64,9 @@ void Experts::prepare(Run& run, bool hidden) {
         if (!hidden)
             for (int64_t m = first; m < first + prepared.at(0).count(p); ++m)
                 memcpy(rows + m * width, run.row(x, group.members[m].row), static_cast<size_t>(width) * sizeof(float));
+        if (hidden && !rotation.empty())
+            for (int64_t m = first; m < first + prepared.at(0).count(p); ++m)
+                rotation.apply(run.ops, rows + m * width, width);
         for (int a = 0; a < prepared.count(); ++a) run.kernels.prepare(prepared.at(a), rows, width, p, p + 1);
     };
     const int64_t count = static_cast<int64_t>(panels.size());

@@ -1,4 +1,5 @@
 // The steps that treat each token on its own.
+#include <algorithm>
 #include <cstring>
 
 #include "steps.h"
@@ -54,6 +55,26 @@ void Rope::run(Run& run) {
 void ActMul::run(Run& run) {
     run.each_row(run.widths[out], [&](int64_t row, int64_t from, int64_t count) {
         run.ops.act_mul(kind, run.row(gate, row) + from, run.row(up, row) + from, run.row(out, row) + from, count);
+    });
+}
+
+void Hadamard::Rotation::apply(const OpTable& ops, float* row, int64_t columns) const {
+    const RunRotation one = run();
+    for (int64_t at = 0; at < columns; at += width()) ops.rotate_run(row + at, one);
+}
+
+void Hadamard::run(Run& run) {
+    const int64_t width = rotation.width(), columns = run.widths[x], pieces = columns / width;
+    if (run.rows * columns <= kSerial) {
+        for (int64_t row = 0; row < run.rows; ++row) rotation.apply(run.ops, run.row(x, row), columns);
+        return;
+    }
+    const RunRotation one = rotation.run();
+    const int64_t together = std::max<int64_t>(1, kSerial / 2 / width);  // short runs a chunk
+    const int64_t all = run.rows * pieces;
+    run.pool.run((all + together - 1) / together, [&](int64_t chunk, int) {
+        for (int64_t i = chunk * together; i < std::min(all, (chunk + 1) * together); ++i)
+            run.ops.rotate_run(run.row(x, i / pieces) + i % pieces * width, one);
     });
 }
 

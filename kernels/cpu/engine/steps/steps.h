@@ -1,5 +1,6 @@
 // The steps of kernels/program.py; each does what its namesake there says.
 #pragma once
+#include <cmath>
 #include <memory>
 #include <vector>
 
@@ -61,6 +62,31 @@ struct ActMul final : Step {
 
     int gate, up, out;
     Activation kind;
+};
+
+// What weights stored as W R meet: each run of a row is rotated.
+struct Hadamard final : Step {
+    // factor, signs: as RunRotation has them.
+    struct Rotation {
+        std::vector<float> factor, signs;
+        int64_t size = 0, order = 0;  // of nothing: not rotated
+
+        bool empty() const { return size == 0; }
+        int64_t width() const { return size * order; }
+        RunRotation run() const {
+            return {size, order, factor.data(), signs.data(), 1.0f / std::sqrt(static_cast<float>(width()))};
+        }
+        // A row of so many values, which are whole runs.
+        void apply(const OpTable& ops, float* row, int64_t columns) const;
+    };
+
+    Hadamard(int x, Rotation rotation) : x(x), rotation(std::move(rotation)) {}
+    void run(Run& run) override;
+    std::vector<int> reads() const override { return {x}; }
+    std::vector<int> writes() const override { return {x}; }
+
+    int x;
+    Rotation rotation;
 };
 
 struct Add final : Step {
@@ -181,7 +207,8 @@ private:
 
 struct Experts final : Step {
     Experts(int x, int logits, int out, std::vector<const Packed*> gates, std::vector<const Packed*> ups,
-            std::vector<const Packed*> downs, int used, bool normalized, Activation kind, Contract contract)
+            std::vector<const Packed*> downs, int used, bool normalized, Activation kind, Hadamard::Rotation rotation,
+            Contract contract)
         : x(x),
           logits(logits),
           out(out),
@@ -191,6 +218,7 @@ struct Experts final : Step {
           used(used),
           normalized(normalized),
           kind(kind),
+          rotation(std::move(rotation)),
           contract(contract) {}
     void run(Run& run) override;
     std::vector<int> reads() const override { return {x, logits, out}; }
@@ -201,6 +229,7 @@ struct Experts final : Step {
     int used;
     bool normalized;
     Activation kind;
+    Hadamard::Rotation rotation;  // of what comes into each down
     Contract contract;
 
 private:
