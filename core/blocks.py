@@ -15,7 +15,8 @@ from core.checkpoint.dtypes import row_bytes
 from core.checkpoint.reading import windows
 from core.errors import UserError
 from core.export.layout import PlacedPart
-from core.formats import EncodeOptions, Format
+from core.formats import EncodeOptions, Format, Method
+from core.formats.coded import Coded
 from core.formats.numbers import joined
 from core.journal import WrittenBlock
 from core.metrics.error import ErrorSum, measure
@@ -407,12 +408,18 @@ def check_bound(
         )
     if t.format.contract.scale is None and not _same_where_not_finite(source, decoded):
         ratio = float("inf")
-    if ratio > bound:
+    if ratio > bound or (ratio > t.format.bound(Method.ROUND) and _ends_before(t.format, source)):
+        bound = min(bound, t.format.bound(Method.ROUND))
         raise UserError(
             f"'{t.name}' is further from its source than {t.format.name} allows "
             f"({ratio:.3g} of the group's largest value, at most {bound:.3g}).",
             hint,
         )
+
+
+def _ends_before(form: Format, source: np.ndarray) -> bool:
+    """Whether the scales of the format do not reach the largest value; what a search clips, it does within them."""
+    return isinstance(form, Coded) and float(np.abs(source).max(initial=0.0)) > form.numbers.largest
 
 
 def _same_where_not_finite(source: np.ndarray, decoded: np.ndarray) -> bool:

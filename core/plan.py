@@ -20,6 +20,7 @@ from core.export.cache_scales import cache_scales, check_cache
 from core.export.layout import Layout
 from core.export.online import check_online, online_matrix, online_note
 from core.formats import Format
+from core.joined import JOINED, apart_warning, module_of
 from core.models.gguf_tensors import MappedTensor, conversion_warning
 from core.output import RESERVE
 from core.parts import Part
@@ -343,19 +344,15 @@ def _ragged(t: TensorPlan) -> bool:
 
 _CACHE_SCALES = (".k_scale", ".v_scale", ".kv_scale")
 
-# Projections of one input, which runtimes make one matrix of.
-_FUSED = ({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V}, {Role.FFN_GATE, Role.FFN_UP})
-
 
 def _fused(decided: Sequence[_Decided]) -> dict[str, tuple[MappedTensor, ...]]:
     """Of each tensor whose format fuses: the others of its module that are fused with it and have the same format."""
     families: dict[tuple[object, ...], list[MappedTensor]] = {}
     for t, o in decided:
         if o.fate.format is not None and o.fate.format.fuses and not o.fate.lossless:
-            number = next((i for i, roles in enumerate(_FUSED) if t.role in roles), None)
+            number = next((i for i, roles in enumerate(JOINED) if t.role in roles), None)
             if number is not None:
-                place = t.name.removesuffix(".weight").rpartition(".")[0]
-                families.setdefault((place, number, o.fate.format.name), []).append(t)
+                families.setdefault((module_of(t.name), number, o.fate.format.name), []).append(t)
     return {t.name: tuple(x for x in same if x is not t) for same in families.values() for t in same}
 
 
@@ -418,8 +415,7 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
         )
     if plan.recipe.online:
         out.append(online_note(any(".experts." in t.name for t in plan.tensors)))
-    if few := few_bits.warning(plan.recipe):
-        out.append(few)
+    out += [warning for warning in (apart_warning(plan), few_bits.warning(plan.recipe)) if warning]
     wanting = [t for t in plan.tensors if t.needs_input]
     measured = sum(not (t.format is not None and t.format.derived) for t in wanting)
     if wanting:

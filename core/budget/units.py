@@ -12,12 +12,9 @@ from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.export.ecosystems import ECOSYSTEMS
 from core.formats import Format
+from core.joined import EXPERT, JOINED, module_of
 from core.plan import Action, Plan, TensorPlan, make_plan
 from core.recipe import KEEP, Misfit, Recipe, Rule
-from core.tensor_info import Role
-
-_FUSED = (frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V}), frozenset({Role.FFN_GATE, Role.FFN_UP}))
-_EXPERT = re.compile(r"\.experts\.\d+\.")
 
 
 @dataclass(frozen=True)
@@ -135,10 +132,10 @@ def _groups(plan: Plan, wish: Wish) -> list[list[TensorPlan]]:
 
 
 def _key(t: TensorPlan, fuses: bool) -> tuple[object, ...]:
-    if _EXPERT.search(t.name):
-        return (t.layer, "experts") if fuses else (t.layer, _EXPERT.sub(".experts.", t.name))
-    roles = next((i for i, r in enumerate(_FUSED) if t.role in r), None) if fuses else None
-    return (t.name,) if roles is None else (t.layer, t.name.removesuffix(".weight").rpartition(".")[0], roles)
+    if EXPERT.search(t.name):
+        return (t.layer, "experts") if fuses else (t.layer, EXPERT.sub(".experts.", t.name))
+    roles = next((i for i, r in enumerate(JOINED) if t.role in r), None) if fuses else None
+    return (t.name,) if roles is None else (t.layer, module_of(t.name), roles)
 
 
 def slots_of(units: Sequence[Unit], stored_names: Mapping[str, str]) -> list[tuple[str, ...]]:

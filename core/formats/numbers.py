@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from core.formats import half_quadratic
 from core.formats.base import METHODS, EncodeOptions, Method
 from core.units import format_count
 from kernels import long_rows, ops
+from kernels.layouts import F16_MAX
 from kernels.long_rows import ReadPieces, RowScales
 
 
@@ -132,6 +134,11 @@ class Numbers(ABC):
         """As `Format.bound_floor`: no type of scales here ends before 2^-100, unless it says so."""
         return 2.0**-100
 
+    @property
+    def largest(self) -> float:
+        """The largest |x| that their scales reach, where that is a bound which weights may meet."""
+        return math.inf
+
     def misfit(self, columns: int) -> str:
         """'' when rows of this length can be stored, else one clause that says why not."""
         if self.group and columns % self.group:
@@ -200,6 +207,12 @@ class Integers(Numbers):
             return super().floor(options)
         bound = self.error_bound if options.method is Method.SEARCH else self.rounding_bound()
         return (1 << self.bits) * 2.0**-24 / bound
+
+    @property
+    def largest(self) -> float:
+        """Scales in float16 end at 65504."""
+        steps = 1 << (self.bits - self.symmetric)
+        return steps * F16_MAX if self.scale is ElementType.F16 else super().largest
 
     def contract(self, name: str, packing: str) -> NumericContract:
         half = 1 << (self.bits - 1)

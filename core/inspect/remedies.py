@@ -15,11 +15,11 @@ from core.formats import FORMATS, Format, Method
 from core.formats.coded import Coded
 from core.inspect.error_map import error_map
 from core.inspect.findings import Finding, FindingKind
+from core.joined import JOINED, module_of
 from core.plan import Action, Plan, TensorPlan, make_plan
 from core.preview import preview
 from core.progress import CancelToken, ErrorStats
 from core.recipe import KEEP, Recipe, Rule
-from core.tensor_info import Role
 
 QUICK_VALUES = 1 << 19  # of a tensor, for figures that come at once
 SMALL = 1 << 20  # values; such a tensor is measured whole at once
@@ -213,15 +213,12 @@ def _last_word(name: str) -> str:
     return name.removesuffix(".weight").rpartition(".")[2]
 
 
-_FUSED = (frozenset({Role.ATTN_Q, Role.ATTN_K, Role.ATTN_V}), frozenset({Role.FFN_GATE, Role.FFN_UP}))
-
-
 def _joined(plan: Plan, t: TensorPlan) -> tuple[TensorPlan, ...]:
     """Tensors that must have one scheme: vLLM makes one matrix of query, key and value, and of gate and up."""
-    roles = next((r for r in _FUSED if t.role in r), frozenset())
+    roles = next((r for r in JOINED if t.role in r), frozenset())
     if not plan.target.is_folder or t.layer is None or not roles:
         return (t,)
-    stem = t.name.removesuffix(".weight").rpartition(".")[0]
+    stem = module_of(t.name)
     same = [o for o in plan.tensors if o.role in roles and o.name.startswith(stem + ".") and o.name.endswith(".weight")]
     return (t, *(o for o in same if o is not t and o.layer == t.layer))
 

@@ -1,6 +1,7 @@
 from dataclasses import replace
 
 import pytest
+from decoder_models import write_model
 from tiny_models import write_llama
 
 from core.checkpoint import open_checkpoint
@@ -9,7 +10,7 @@ from core.errors import UserError
 from core.methods.choice import Calibrated, DataMethod
 from core.plan import Action, make_plan, misfit_costs
 from core.progress import CancelToken
-from core.recipe import KeepGroup, Misfit, Recipe, Rule
+from core.recipe import KEEP, KeepGroup, Misfit, Recipe, Rule
 from core.run import run
 from core.targets import TARGETS, find_target
 
@@ -159,3 +160,36 @@ def test_what_needs_an_importance_matrix_says_so(tiny, target):
     with pytest.raises(UserError, match="needs an importance matrix") as caught:
         make_plan(tiny, Recipe(target))
     assert "importance" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("target", "rules", "named"),
+    [
+        ("w4a16-g32", (Rule("^model.layers.1.self_attn.q_proj", KEEP),), "model.layers.1.self_attn"),
+        ("w4a16-g32", (Rule("up_proj", "w8a16-g32"),), "model.layers.0.mlp, model.layers.1.mlp"),
+        ("gptq-4bit-g32", (Rule("v_proj", "gptq-8bit-g32"),), "model.layers.0.self_attn, model.layers.1.self_attn"),
+        ("awq-g32", (Rule("k_proj", KEEP),), "model.layers.0.self_attn, model.layers.1.self_attn"),
+        ("w4a16-g32", (Rule("[qkv]_proj", "w8a16-g32"), Rule("down_proj|o_proj", KEEP)), ""),
+        ("mlx-4bit-g32", (Rule("q_proj", KEEP),), ""),
+        ("Q4_K_M", (Rule("q_proj", KEEP),), ""),
+        ("w4a16-g32", (), ""),
+    ],
+)
+def test_parts_of_what_vllm_joins_are_warned_of_where_they_differ(target, rules, named, tiny):
+    """vLLM: 'all shards of fused layers to have the same precision'."""
+    plan = make_plan(tiny, Recipe(target, rules=rules))
+    said = [w for w in plan.warnings if w.startswith("vLLM makes one matrix of query, key and value")]
+    assert len(said) == bool(named)
+    assert not named or f": {named}. Give them one format" in said[0]
+
+
+def test_experts_of_a_layer_that_differ_are_warned_of(tmp_path):
+    folder = tmp_path / "moe"
+    write_model(folder, "qwen3moe")
+    with open_checkpoint(folder) as checkpoint:
+        (said,) = (
+            w for w in make_plan(checkpoint, Recipe("w4a16-g32")).warnings if w.startswith("vLLM makes one matrix")
+        )  # rows of 48 values in the down projections are kept
+        assert "model.layers.0.mlp.experts" in said
+        plan = make_plan(checkpoint, Recipe("w4a16-g32", rules=(Rule("experts", KEEP),)))
+    assert not any(w.startswith("vLLM makes one matrix") for w in plan.warnings)

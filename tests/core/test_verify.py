@@ -71,6 +71,23 @@ def test_values_that_no_scale_can_hold_are_not_blamed_on_the_disk(tmp_path):
     assert "disk" not in str(e.value)
 
 
+@pytest.mark.parametrize("target", ["gptq-4bit-g32", "gptq-3bit-g32", "gptq-2bit-g32-asym-v2", "gptq-4bit-channel"])
+def test_a_weight_that_float16_scales_do_not_reach_is_not_halved(target, tmp_path):
+    """4 bits with a scale of 65504 end at 524,032; a search may clip, but not because the scale ends."""
+
+    def enlarge(tensors):
+        tensors["model.layers.0.mlp.up_proj.weight"][3, 5] = 1e6
+
+    source = write_llama(tmp_path / "source", layers=1, change=enlarge)
+    with pytest.raises(UserError, match=r"up_proj\.weight' is further from its source than gptq-") as e:
+        convert(source, target, tmp_path / "out")
+    assert "too large" in e.value.hint
+    convert(source, "w4a16-g32", tmp_path / "wide")  # BF16 scales reach it
+    with open_checkpoint(tmp_path / "wide") as checkpoint:
+        rows = checkpoint.read_rows(checkpoint.tensor("model.layers.0.mlp.up_proj.weight"))
+    assert rows[3, 5] == pytest.approx(1e6, rel=0.1)
+
+
 def test_verify_of_another_model_says_so(tmp_path, capsys):
     source, other = write_llama(tmp_path / "a", layers=1), write_llama(tmp_path / "b", layers=1, seed=1)
     convert(source, "Q8_0", tmp_path / "out")
