@@ -41,7 +41,8 @@ def calibrate(
 
     found: list[ActivationLayer] = []
     cache: tuple[tuple[float, float], ...] = ()
-    job = measure_activations(checkpoint, token=token, use_cache=use_cache)
+    # A runtime rounds what it has rotated.
+    job = measure_activations(checkpoint, token=token, use_cache=use_cache, rotated=bool(checkpoint.rotations))
     while True:
         try:
             step = next(job)

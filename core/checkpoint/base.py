@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from core.errors import UserError
 from core.parts import Run
 from core.tensor_info import TensorInfo
+from kernels.rotation import Rotation
 
 Columns = tuple[int, int]  # columns first … last of each row, the last not included
 
@@ -39,6 +41,7 @@ class Checkpoint(ABC):
     side_files: tuple[Path, ...]  # tokenizer, generation config, template, licence, README … of a folder
     architecture: str  # 'llama', 'qwen3moe' …; '' when it can not be told
     packed_problem: UserError | None = None  # why weights that are packed in it can not be read
+    rotations: Mapping[str, Rotation] = MappingProxyType({})  # of weights that it gives as W R, by name
 
     @property
     def stored(self) -> Checkpoint:

@@ -64,7 +64,8 @@ def planned_group(checkpoint: Checkpoint, plan: Plan, index: int, row: int, colu
 def stored_group(checkpoint: Checkpoint, tensor: TensorInfo, row: int, column: int) -> GroupMap:
     """What is in the file already: the group of value (row, column) of a tensor of a checkpoint; original is None.
 
-    Of a packed weight whose columns are stored in an order of their own, `column` is the stored one.
+    Of a packed weight whose columns are stored in an order of their own, `column` is the stored one; of one that is
+    stored rotated, the values are those of W R.
     Raises UserError for types without a bit layout here, IndexError for a place outside of the tensor.
     """
     _check_place(tensor.rows, tensor.columns, row, column)

@@ -20,13 +20,14 @@ from core.progress import CancelToken
 from core.runtime.decoder import FAMILIES, DecoderWeights, decoder_program
 from core.runtime.load import decoder_config
 from core.runtime.tokenizer import open_text
-from core.runtime.weights import Slot, WeightPlan, plan_weights, read_weights
+from core.runtime.weights import Slot, WeightPlan, plan_weights, read_weights, rotations_of
 from core.units import format_count
 from kernels.matrix import Activations as Arithmetic
 from kernels.matrix import Matrix
 from kernels.program import Attention, Experts, Linear, Program, Step
 from kernels.reference.elementwise import soft_cap, softmax
 from kernels.reference.program import ReferenceProgram
+from kernels.rotation import Rotation
 from resources import read_text
 
 TOKENS = 512  # of the text; a few hundred show every outlier channel
@@ -63,8 +64,12 @@ def measure_activations(
     limit: int = TOKENS,
     token: CancelToken | None = None,
     use_cache: bool = True,
+    rotated: bool = False,
 ) -> Generator[ActivationProgress, None, Activations]:
     """Every linear layer's input over the first `limit` tokens of a text (None: the bundled one).
+
+    rotated: as weights meet it that are stored for a rotated input; otherwise as it is before that, beside the weights
+    that Inspect shows.
 
     In float32, weights decoded. Yields layer by layer; the result is kept on disk, by the checkpoint's fingerprint and
     the tokens. Raises UserError for a model that is none of `core.runtime.decoder.FAMILIES`, without a tokenizer, for
@@ -77,7 +82,7 @@ def measure_activations(
     if known is not None:
         yield ActivationProgress(total, total, known.layers, cached=True)
         return replace(known, cut=cut)
-    weights = lazy_weights(plan_weights(checkpoint, config), token)
+    weights = lazy_weights(plan_weights(checkpoint, config), token, rotated)
     program = decoder_program(config, weights, len(ids), 1, Arithmetic.EXACT, "F32")
     run = Layerwise(program, token)
     layers: list[ActivationLayer] = []
@@ -139,8 +144,8 @@ class _FileRows:
 
     kind = "float"
 
-    def __init__(self, slot: Slot) -> None:
-        self.slot = slot
+    def __init__(self, slot: Slot, rotation: Rotation | None = None) -> None:
+        self.slot, self._rotation = slot, rotation
         self.nbytes = slot.nbytes
 
     def take(self, rows: np.ndarray) -> np.ndarray:
@@ -149,22 +154,27 @@ class _FileRows:
         runs = [(int(run[0]), int(run[-1]) + 1) for run in np.split(distinct, breaks) if len(run)]
         start, values = self.slot.start, self.slot.stored.values
         found = [values(start + first, start + last).reshape(last - first, -1) for first, last in runs]
+        if self._rotation is not None:
+            found = [self._rotation.apply(part) for part in found]
         if len(found) == 1 and len(distinct) == len(rows) and (places[:-1] < places[1:]).all():
             return found[0]
         return np.concatenate(found)[places] if found else np.zeros((0, self.slot.shape[1]), np.float32)
 
 
-def lazy_weights(plan: WeightPlan, token: CancelToken) -> DecoderWeights:
-    """Vectors read, matrices left in their files."""
+def lazy_weights(plan: WeightPlan, token: CancelToken, rotated: bool = False) -> DecoderWeights:
+    """Vectors read, matrices left in their files. rotated: those that are stored so stay so, and their inputs are."""
+    rotations = rotations_of(plan) if rotated else {}
     matrices = {
-        s.name: Matrix(s.shape[0], s.shape[1], s.stored.format, _FileRows(s)) for s in plan.slots if not s.is_vector
+        s.name: Matrix(s.shape[0], s.shape[1], s.stored.format, _FileRows(s, rotations.get(s.name)))
+        for s in plan.slots
+        if not s.is_vector
     }
     steps = read_weights(replace(plan, slots=tuple(s for s in plan.slots if s.is_vector)), token)
     while True:
         try:
             next(steps)
         except StopIteration as stop:
-            return replace(stop.value[0], matrices=matrices)
+            return replace(stop.value[0], matrices=matrices, rotations=rotations)
 
 
 def _slot(weight: Matrix) -> Slot:

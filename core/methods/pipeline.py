@@ -38,6 +38,7 @@ from core.runtime.weights import Slot
 from core.tensor_info import TensorInfo
 from core.threads import worker_count
 from core.units import format_count, format_percent
+from kernels.rotation import Rotation
 
 STATE_SECONDS = 10.0  # of work that a crash may cost; blocks that take longer are each recorded
 _OUTER = "outer"
@@ -212,7 +213,15 @@ class _Walk:
             {name: ChangedTensor(parts) for name, parts in floats.items()},
             {name: SolvedWeight([p for p, _ in ps], ps[0][1], columns[name]) for name, ps in solved.items()},
             added,
+            {slots[name].stored.name: rotation for name, rotation in self._rotated().items()},
         )
+
+    def _rotated(self) -> dict[str, Rotation]:
+        """Weights that are stored for an input that is rotated while the model runs."""
+        found: dict[str, Rotation] = {}
+        for transform in self._steps.transforms:
+            found |= transform.rotated(self._forward.config, self._forward.slots)
+        return found
 
     def notes(self) -> tuple[str, ...]:
         """What a person should know of how it went."""

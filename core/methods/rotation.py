@@ -8,7 +8,7 @@ rotation commutes with: online, the projection is stored as W H, and whoever run
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
@@ -52,6 +52,11 @@ class Rotation:
     def unties(self, config: DecoderConfig) -> bool:
         """The head takes the last norm's gain, which the embedding does not."""
         return turns_residual(config)
+
+    def rotated(self, config: DecoderConfig, names: Iterable[str]) -> Mapping[str, RunRotation]:
+        rotation = RunRotation.plain(run_of(config)) if self.online else None
+        downs = (name for name in names if ".ffn_down." in name and name.endswith(".weight"))
+        return {name: rotation for name in downs if rotation is not None}
 
     def seconds_for(self, config: DecoderConfig, tokens: int) -> float:
         hidden, head = self._hidden(config), self._head(config)
@@ -102,10 +107,9 @@ class Rotation:
                     weights.vectors[bias] = turn.right(weights.vectors[bias])
         self._turn_heads(config, at, weights, token)
         if self.online:
-            rotation = RunRotation.plain(run_of(config))
-            for _, _, down in feed_forward_parts(layer, weights):
-                weights.matrices[down] = rotation.apply(weights.matrices[down], token.check)
-                weights.rotated[down] = rotation
+            weights.rotated |= self.rotated(config, weights.matrices)
+            for name, rotation in weights.rotated.items():
+                weights.matrices[name] = rotation.apply(weights.matrices[name], token.check)
         return {}
 
     def _turn_heads(self, config: DecoderConfig, at: str, weights: BlockWeights, token: CancelToken) -> None:

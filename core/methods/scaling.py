@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from core.methods.folding import Fold, folds
 from core.methods.transform import BlockWeights, InputStatistics
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
+from kernels.rotation import Rotation
 
 QUANTIZING = 128  # multiply-adds that take as long as the choice of one code, about
 RATE = 3e10  # multiply-adds a second of one core with AVX2, about
@@ -30,6 +31,9 @@ class ScalesFolds(ABC):
 
     def unties(self, config: DecoderConfig) -> bool:
         return False
+
+    def rotated(self, config: DecoderConfig, names: Iterable[str]) -> Mapping[str, Rotation]:
+        return {}
 
     def outer(  # noqa: B027 - some have nothing to do there
         self, config: DecoderConfig, weights: BlockWeights, token: CancelToken

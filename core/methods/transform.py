@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -77,6 +77,10 @@ class BlockTransform(Protocol):
 
     def seconds_for(self, config: DecoderConfig, tokens: int) -> float:
         """CPU seconds of one core that it takes for the whole model, about, without running the model."""
+        ...
+
+    def rotated(self, config: DecoderConfig, names: Iterable[str]) -> Mapping[str, Rotation]:
+        """Which of a decoder's weights it stores as W R, for an input that is rotated while the model runs."""
         ...
 
     def outer(self, config: DecoderConfig, weights: BlockWeights, token: CancelToken) -> None:

@@ -16,6 +16,7 @@ from core.methods.scratch import BlockFile
 from core.packed.checkpoint import UnpackedCheckpoint
 from core.tensor_info import Role, TensorInfo
 from kernels import ops
+from kernels.rotation import Rotation
 
 _PLAIN = ("F32", "F16", "BF16")
 
@@ -91,7 +92,8 @@ class SolvedWeight(_Parts):
 
 class CalibratedCheckpoint(UnpackedCheckpoint):
     """changed: tensors with new values; solved: weights with chosen codes; added: tensors that the source has not, of
-    which `changed` has the values. Everything else is the source's own."""
+    which `changed` has the values. Everything else is the source's own. rotations: changed tensors that are W R, for an
+    input that is rotated while the model runs."""
 
     def __init__(
         self,
@@ -99,8 +101,10 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
         changed: Mapping[str, ChangedTensor],
         solved: Mapping[str, SolvedWeight],
         added: Sequence[TensorInfo] = (),
+        rotations: Mapping[str, Rotation] | None = None,
     ) -> None:
         self._stored = source
+        self.rotations = dict(rotations or {})
         self._rotated = {}  # the source rotates back itself
         self.path, self.container, self.files = source.path, source.container, source.files
         untied = {"tie_word_embeddings": False} if source.config and any(t.role is Role.HEAD for t in added) else {}
@@ -127,7 +131,7 @@ class CalibratedCheckpoint(UnpackedCheckpoint):
         """The same before any codes were chosen: what errors are measured against."""
         names = {t.name for t in self._stored.tensors}
         added = [t for t in self.tensors if t.name not in names]
-        return CalibratedCheckpoint(self._stored, self._changed, {}, added)
+        return CalibratedCheckpoint(self._stored, self._changed, {}, added, self.rotations)
 
     def is_solved(self, name: str) -> bool:
         """Whether the codes of that tensor were chosen."""

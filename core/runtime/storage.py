@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
@@ -179,4 +179,11 @@ def stored_weights(checkpoint: Checkpoint) -> tuple[list[Stored], list[TensorInf
         for stored in claimed:
             for source in stored.sources:
                 left.pop(source.name, None)
-    return found, list(left.values())
+    return [_as_it_was(s, base.rotations[s.name]) if s.name in base.rotations else s for s in found], list(
+        left.values()
+    )
+
+
+def _as_it_was(stored: Stored, rotation: Rotation) -> Stored:
+    """Of a view that gives W R."""
+    return replace(stored, rotation=rotation, values=lambda start, stop: rotation.undo(stored.values(start, stop)))

@@ -160,7 +160,7 @@ def read_weights(
         reading.give_up()
         pool.shutdown(wait=not token.cancelled, cancel_futures=True)  # a cancelled read ends by itself, soon
     yield ReadProgress(total, total)
-    return DecoderWeights(matrices, vectors, plan.pairs, _rotations(plan)), tuple(reading.conversions)
+    return DecoderWeights(matrices, vectors, plan.pairs, rotations_of(plan)), tuple(reading.conversions)
 
 
 def _read(slot: Slot, reading: Reading) -> Matrix | np.ndarray:
@@ -184,7 +184,8 @@ def _rotated(slots: Mapping[str, Slot]) -> Iterator[Slot]:
         yield replace(slot, rotated=True) if keeps else slot
 
 
-def _rotations(plan: WeightPlan) -> dict[str, Rotation]:
+def rotations_of(plan: WeightPlan) -> dict[str, Rotation]:
+    """Of the matrices that stay rotated, by name."""
     found = {slot.name: slot.stored.rotation for slot in plan.slots if slot.rotated}
     return {name: rotation for name, rotation in found.items() if rotation is not None}
 

@@ -167,6 +167,46 @@ def test_a_rotated_source_is_calibrated_as_it_was(folder: Path, tmp_path: Path) 
     assert difference(found, want) < 0.1
 
 
+def test_static_ranges_are_those_of_rotated_inputs(folder: Path, tmp_path: Path) -> None:
+    """A runtime rounds what it has rotated; keys and values are those of the model."""
+    from core.inspect.layerwise import measure_activations, text_for
+
+    online = replace(ROTATED, method=DataMethod.NONE)
+    recipe = Recipe("fp8-static", calibrated=online, cache="fp8")
+    with open_checkpoint(folder) as checkpoint:
+        drive(run(make_plan(checkpoint, recipe), checkpoint, tmp_path / "out", CancelToken()))
+        job, (config, ids, _) = measure_activations(checkpoint, use_cache=False), text_for(checkpoint, None, 512)
+        assert ids
+        while True:
+            try:
+                next(job)
+            except StopIteration as stop:
+                plain = stop.value
+                break
+    ranges = {}
+    with open_checkpoint(tmp_path / "out") as made:
+        stored = made.stored
+        for layer in range(config.layers):
+            at = f"model.layers.{layer}"
+            ranges[layer] = float(stored.read_rows(stored.tensor(f"{at}.mlp.down_proj.input_scale"))[0, 0]) * 448
+            keys, values = (
+                float(stored.read_rows(stored.tensor(f"{at}.self_attn.{n}_scale"))[0, 0]) * 448 for n in "kv"
+            )
+            assert keys == pytest.approx(plain.cache[layer][0], rel=0.01)  # BF16; heads' values are rotated
+            assert values < 3 * plain.cache[layer][1]
+        job = measure_activations(made, use_cache=False, rotated=True)
+        while True:
+            try:
+                next(job)
+            except StopIteration as stop:
+                again = {a.layer: a.amax for a in stop.value.layers if "ffn_down" in a.name}
+                break
+    unrotated = {a.layer: a.amax for a in plain.layers if "ffn_down" in a.name}
+    for layer, largest in ranges.items():
+        assert largest == pytest.approx(again[layer], rel=0.15)  # of quantized weights, with quantized ones before
+        assert abs(largest / unrotated[layer] - 1) > 0.02
+
+
 def test_targets_that_have_no_place_for_it_say_so(folder: Path) -> None:
     able = set()
     with open_checkpoint(folder) as checkpoint:
