@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from kernels.gpu.weights.forms import GGML_FORMS
+
 pytestmark = pytest.mark.triton
 
 # Of Σ |x · w|: float32 sums of a few hundred terms. Levels are exact in 16 bits but those of a table; the library's
@@ -17,8 +19,20 @@ TABLE = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 @pytest.fixture(scope="session")
-def results(interpreted: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def told(interpreted: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return interpreted("gpu_cases")
+
+
+@pytest.fixture(scope="session")
+def results(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in told if "case" in line]
+
+
+def test_every_weight_is_decoded_exactly(told: list[dict[str, Any]], results: list[dict[str, Any]]) -> None:
+    """Of the largest weight: scale · level + offset has one rounding more than the reference where they are fused."""
+    found = {line["decoded"]: line["error"] for line in told if "decoded" in line}
+    assert set(found) == {r["case"] for r in results if r["regime"] == "dequantize"}
+    assert not {case: error for case, error in found.items() if error > 2.0**-23}
 
 
 def test_every_product_is_that_of_the_reference(results: list[dict[str, Any]]) -> None:
@@ -40,9 +54,12 @@ def test_every_regime_and_batch_was_run(results: list[dict[str, Any]]) -> None:
     )
     assert len(vector) > 30
     assert vector == tile >= library
-    assert vector <= {r["case"] for r in results if r["regime"] == "tile" and not r["unrolled"]}
-    for case in {r["case"] for r in results if r["tuned"]}:
+    assert library <= {r["case"] for r in results if r["regime"] == "tile" and not r["unrolled"]}
+    for case in library:
         assert {r["tokens"] for r in results if r["case"] == case} >= {1, 3, 16, 33}
+    assert {r["tokens"] for r in results if r["regime"] == "vector"} == {1, 2, 3, 4}
+    assert {r["rows"] for r in results} >= {1, 5, 23, 33, 37, 53}
+    assert {case.split()[0] for case in library} >= set(GGML_FORMS)
     assert any(r["split"] > 1 and r["regime"] == "tile" for r in results)
     assert {r["dtype"] for r in results if r["regime"] == "tile"} == {"float16", "bfloat16"}
 
