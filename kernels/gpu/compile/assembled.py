@@ -172,6 +172,7 @@ def needed(card: str, launch: Launch) -> int:
     found = {
         "vector_product": lambda: c["ROWS"] * c["WORDS"] * 4,
         "tile_product": lambda: c["ROWS"] * c["WORDS"] * 4,
+        "expert_product": lambda: c["ROWS"] * c["WORDS"] * 4,
         "dequantize": lambda: c["ROWS"] * c["WORDS"] * 4,
         "scaled_vector_product": lambda: c["ROWS"] * c["BLOCK"],
         "scaled_tile_product": lambda: c["ROWS"] * c["BLOCK"],

@@ -1,4 +1,5 @@
-"""Weight-only products that are compiled for each card: every decoder in every regime, called as a model would.
+"""Weight-only products that are compiled for each card: every decoder in every regime, called as a model would; and
+products with experts that are read from memory, of the formats that mixtures are in.
 
 Weights are of 4096 × 4096 values, on torch's 'meta' device; so many tokens run each kernel in its tuned configuration.
 """
@@ -14,7 +15,7 @@ import torch
 
 from kernels.families import NF4_LEVELS
 from kernels.gpu.compile.cases import Case
-from kernels.gpu.products import weight_only
+from kernels.gpu.products import experts, weight_only
 from kernels.gpu.products.weight_only import Weights
 from kernels.gpu.weights.forms import GGML_FORMS
 from kernels.gpu.weights.layout import Packed, pack_blocks, pack_elements, pack_groups
@@ -91,11 +92,31 @@ _VARIANTS: dict[str, tuple[Callable[[], Packed], torch.dtype]] = {
 }
 
 
+_MIXTURES = ("int4 g128", "int4 g128, zeros", "int8 per row", "Q8_0", "Q4_0", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS",
+             "MXFP4", "NVFP4", "F8_E4M3 128 × 128")  # fmt: skip
+
+
 def product_cases() -> list[ProductCase]:
     """All of them, by tokens and format."""
     found = [_case(name, tokens, make) for tokens in TOKENS for name, make in _FORMATS.items()]
     variants = [_case(name, n, make, dtype) for n in _FEW for name, (make, dtype) in _VARIANTS.items()]
     return sorted((*found, *variants), key=lambda one: one.tokens)
+
+
+def expert_cases() -> dict[str, Case]:
+    """One token that meets 8 experts of 16, by name."""
+
+    def case(name: str) -> Case:
+        packed = cache(_FORMATS[name])
+
+        def start() -> object:
+            mixture = experts.gather_experts([_weights(packed())] * 16)
+            met = torch.empty(8, dtype=torch.int32, device="meta")
+            return experts.expert_product(torch.empty((1, COLUMNS), dtype=torch.float16, device="meta"), mixture, met)
+
+        return Case(f"experts, {name}, 1", start, ("expert_product",))
+
+    return {one.name: one for one in map(case, _MIXTURES)}
 
 
 def _case(name: str, tokens: int, make: Callable[[], Packed], dtype: torch.dtype = torch.float16) -> ProductCase:

@@ -78,3 +78,31 @@ def test_weights_are_read_once_and_little_else(results: list[dict[str, Any]]) ->
         )
     assert not {case: share for case, share in shares.items() if share[0] > 1.05}
     assert not {case: share for case, share in shares.items() if not 1 <= share[1] <= 1.001}
+
+
+@pytest.fixture(scope="session")
+def mixtures(interpreted: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return interpreted("expert_cases")
+
+
+def test_products_with_experts_that_are_read_from_memory(mixtures: list[dict[str, Any]]) -> None:
+    found = [r for r in mixtures if "case" in r]
+    assert {r["case"] for r in found} > set(GGML_FORMS)
+    assert len(found) == 51
+    assert {r["tokens"] for r in found} == {1, 3, 4}
+    assert {r["split"] for r in found} == {1, 2}
+    assert not [r for r in found if r["error"] > EXACT]
+
+
+def test_of_experts_only_those_that_are_met_are_read_and_once(mixtures: list[dict[str, Any]]) -> None:
+    found = [r for r in mixtures if "case" in r]
+    assert not [r for r in found if r["strangers"] or not 1 <= r["share"] <= 1.001]
+
+
+def test_experts_that_no_kernel_reads_are_refused_with_the_reason(mixtures: list[dict[str, Any]]) -> None:
+    refused = {r["refused"]: r["reason"] for r in mixtures if "refused" in r}
+    assert "several formats" in refused["formats"]
+    assert "order of their own" in refused["order"]
+    assert "multiples of 16" in refused["place"]
+    assert "does not multiply 3 matrices" in refused["pairs"]
+    assert "not torch.float32" in refused["types"]
