@@ -13,13 +13,14 @@ PYTEST_ARGS ?=
 
 export PYTHONNOUSERSITE := 1
 
-.PHONY: help run test test-slow lint format screens pictures bench clean
+.PHONY: help run test test-slow gpu-compile lint format screens pictures bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      open the window, with a sample model at hand (without a display: the same job as text)"
 	@echo "make test     run the tests          make test PYTEST_ARGS='-m \"not slow and not interop\"' leaves other programs out"
 	@echo "make test-slow  run what takes longer: whole contexts, every method on every family, limits of memory"
+	@echo "make gpu-compile  compile every GPU kernel for ten cards, and check what the assemblers made of them (no GPU needed)"
 	@echo "make lint     ruff, mypy, import-linter, clang-format"
 	@echo "make format   let ruff and clang-format lay out the code"
 	@echo "make screens  write pictures of every page, light and dark, to build/screens/"
@@ -68,6 +69,11 @@ test: $(VENV)/.tested
 
 test-slow: $(VENV)/.tested
 	@$(PY) -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
+
+# Triton keeps what it has compiled there, by a hash of sources and settings.
+gpu-compile: export TRITON_CACHE_DIR = $(CURDIR)/build/gpu-compile
+gpu-compile: $(VENV)/.tested
+	@$(PY) -W ignore -m kernels.gpu.compile --processes 2
 
 lint: $(VENV)/.tested
 	$(PY) -m ruff check .

@@ -1,7 +1,7 @@
 """Starts kernels, or, for cards that are not there, writes down what would be started.
 
-All launchers but those of weight-only products start kernels by `launch`, so that ahead-of-time compilation sees the
-very arguments, constants and settings that run.
+All launchers start kernels by `launch`, so that ahead-of-time compilation sees the very arguments, constants and
+settings that run.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ import torch
 
 @dataclass(frozen=True)
 class Launch:
-    """arguments: in order; constants: by name. stages: of software pipelining; fusion: a · b + c rounded once."""
+    """arguments: in order; constants: by name. stages: of software pipelining; fusion: a · b + c rounded once.
+
+    stages None: as many as the compiler takes for the card by itself, for loops that do not say it.
+    """
 
     kernel: Any
     grid: tuple[int, ...]
     arguments: tuple[Any, ...]
     constants: dict[str, Any]
     warps: int
-    stages: int
+    stages: int | None
     fusion: bool
 
 
@@ -47,7 +50,7 @@ def launch(
     grid: tuple[int, ...],
     *arguments: Any,
     warps: int = 4,
-    stages: int = 3,
+    stages: int | None = 3,
     fusion: bool = True,
     **constants: Any,
 ) -> None:
@@ -55,7 +58,10 @@ def launch(
     if _recording:
         _recording[-1][1].append(Launch(kernel, grid, arguments, constants, warps, stages, fusion))
         return
-    kernel[grid](*arguments, **constants, num_warps=warps, num_stages=stages, enable_fp_fusion=fusion)
+    settings = {"num_warps": warps, "enable_fp_fusion": fusion}
+    if stages is not None:
+        settings["num_stages"] = stages
+    kernel[grid](*arguments, **constants, **settings)
 
 
 def card_of(tensor: torch.Tensor) -> str:

@@ -1,14 +1,15 @@
-"""Compiles the products for cards that need not be there, and reads what the assembler made of them.
+"""Compiles what launchers start for cards that need not be there, and says what the assembler made of it.
 
-`python -m kernels.gpu.compile` prints the table of docs/gpu.md from it.
+`python -m kernels.gpu.compile` checks all of it, and prints the tables of docs/gpu.md from it.
 """
 
 from __future__ import annotations
 
-import re
-import subprocess
-import tempfile
-from dataclasses import dataclass
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kernels.gpu.configurations import LIBRARY, VECTOR, Configuration, configuration
+from kernels.gpu.compile import machine
 from kernels.gpu.launcher import Launch
-from kernels.gpu.products import matmul
-from kernels.gpu.products.weight_only import constants
-from kernels.gpu.weights.forms import Form
 
 # Shared memory that one program may have, in bytes: CUDA C++ programming guide (compute capabilities), CDNA3 and RDNA
 # instruction set documents (LDS of a work-group).
@@ -40,8 +38,6 @@ SHARED_MEMORY = {
 }
 CARDS = tuple(card for card in SHARED_MEMORY if card != "gfx950")  # it differs from gfx942 in scaled products only
 _WAVE64 = ("gfx9",)
-_TENSOR = re.compile(r"\b(wgmma\.mma_async|tcgen05\.mma|mma\.sync|v_mfma|v_wmma|v_swmmac)")
-_WIDE = re.compile(r"ld\.global[.\w:]*\.v4\.b32|cp\.async\.cg\.shared\.global|(?:global|buffer)_load_(?:dwordx4|b128)")
 _TYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
@@ -57,24 +53,35 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Compiled:
-    """registers, spilled: a thread's, in registers and bytes (AMD: registers). shared: bytes a program.
+    """registers, spilled, matrix, multiplies and wide: as of `machine.Machine`. shared: bytes a program.
 
-    tensor: the tensor-core instruction, or ''. wide: 16-byte loads; needed: what the words of one tile take.
+    needed: 16-byte loads that a thread needs; wanted: what its matrix instruction has to multiply, '' for none.
     """
 
     card: str
     kernel: str
-    form: str
     registers: int
     spilled: int
     shared: int
-    tensor: str
+    matrix: str
+    multiplies: str
     wide: int
     needed: int
+    wanted: str
 
-    @property
-    def fits(self) -> bool:
-        return self.shared <= SHARED_MEMORY[self.card]
+    def problems(self) -> list[str]:
+        """What a tuned configuration must not have, in words."""
+        found = []
+        if self.spilled:
+            found.append(f"{self.spilled} bytes spilled")
+        if self.shared > SHARED_MEMORY[self.card]:
+            found.append(f"{self.shared} bytes of shared memory, the card has {SHARED_MEMORY[self.card]}")
+        if self.wide < self.needed:
+            found.append(f"{self.wide} loads of 16 bytes, a thread needs {self.needed}")
+        if self.multiplies != self.wanted:
+            wanted = f"for {self.wanted}" if self.wanted else "at all"
+            found.append(f"matrix instructions {wanted} are expected, not '{self.multiplies}'")
+        return found
 
 
 def target(card: str) -> GPUTarget:
@@ -83,18 +90,47 @@ def target(card: str) -> GPUTarget:
     return GPUTarget("hip", card, _lanes(card))
 
 
-def compile_product(card: str, form: Form, tokens: int, rows: int = 4096, columns: int = 4096) -> Compiled:
-    """The kernel that so many tokens run on this card, with its tuned configuration, for float16 activations."""
-    tiles = form.tiles(columns)
-    how = configuration(card, tokens, rows, form.words, tiles, rows * columns * (form.bits + form.high) // 8)
-    kernel: Any = {VECTOR: matmul.vector_product, LIBRARY: matmul.dequantize}.get(how.regime, matmul.tile_product)
-    source = _source(kernel, form, how, tokens, rows, columns)
-    needed = max(how.rows * form.words * 4 // (16 * how.warps * _lanes(card)), 1)
-    return _compiled(card, source, {"num_warps": how.warps}, f"{kernel.fn.__name__} {tokens}", form.label, needed)
+def compile_launch(card: str, launch: Launch) -> Compiled:
+    """What a launcher would start on this card, just as it would.
+
+    Triton keeps what it has compiled by a hash of sources, settings and its own version (TRITON_CACHE_DIR); what was
+    read of the machine code is kept beside it.
+    """
+    source, options = _source(launch)
+    compiled: Any = triton.compile(source, target=target(card), options=options)
+    kept = cache_folder() / f"machine-{_reader()}" / f"{compiled.hash}.json"
+    if kept.is_file():
+        found = json.loads(kept.read_text(encoding="utf-8"))
+    else:
+        code = compiled.asm
+        found = asdict(machine.of_nvidia(code["cubin"]) if "cubin" in code else machine.of_amd(code["amdgcn"]))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_text(json.dumps(found), encoding="utf-8")
+    return Compiled(
+        card, launch.kernel.fn.__name__, shared=int(compiled.metadata.shared), needed=needed(card, launch),
+        wanted=wanted(card, launch), **found,
+    )  # fmt: skip
 
 
-def compile_launch(card: str, launch: Launch, label: str) -> Compiled:
-    """What a launcher would start on this card, just as it would."""
+def program_key(card: str, launch: Launch) -> str:
+    """The same for launches that are one program on this card."""
+    source, options = _source(launch)
+    return f"{card} {source.hash()} {sorted(options.items())}"
+
+
+@cache
+def _reader() -> str:
+    """Changes with what reads machine code."""
+    return hashlib.sha256(Path(machine.__file__).read_bytes()).hexdigest()[:12]
+
+
+def cache_folder() -> Path:
+    """Where Triton keeps what it has compiled."""
+    return Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+
+
+def _source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
+    """A kernel with its arguments' types and constants, and the compiler's options."""
     names = launch.kernel.arg_names
     arguments = dict(zip(names, launch.arguments, strict=False))
     fixed: dict[str, Any] = dict(launch.constants)
@@ -116,9 +152,10 @@ def compile_launch(card: str, launch: Launch, label: str) -> Compiled:
             signature[name] = "i32"
             if value % 16 == 0:
                 attributes[(at,)] = [["tt.divisibility", 16]]
-    source = ASTSource(launch.kernel, signature, fixed, attributes)
-    options = {"num_warps": launch.warps, "num_stages": launch.stages, "enable_fp_fusion": launch.fusion}
-    return _compiled(card, source, options, launch.kernel.fn.__name__, label, needed(card, launch))
+    options: dict[str, Any] = {"num_warps": launch.warps, "enable_fp_fusion": launch.fusion}
+    if launch.stages is not None:
+        options["num_stages"] = launch.stages
+    return ASTSource(launch.kernel, signature, fixed, attributes), options
 
 
 def needed(card: str, launch: Launch) -> int:
@@ -133,6 +170,10 @@ def needed(card: str, launch: Launch) -> int:
         return int(arguments[what].element_size())
 
     found = {
+        "vector_product": lambda: c["ROWS"] * c["WORDS"] * 4,
+        "tile_product": lambda: c["ROWS"] * c["WORDS"] * 4,
+        "expert_product": lambda: c["ROWS"] * c["WORDS"] * 4,
+        "dequantize": lambda: c["ROWS"] * c["WORDS"] * 4,
         "scaled_vector_product": lambda: c["ROWS"] * c["BLOCK"],
         "scaled_tile_product": lambda: c["ROWS"] * c["BLOCK"],
         "attend_prompt": lambda: c["POSITIONS"] * c["WIDTH"] * size("keys"),
@@ -147,95 +188,19 @@ def needed(card: str, launch: Launch) -> int:
     return int(found) // (16 * launch.warps * _lanes(card))
 
 
-def _compiled(card: str, source: ASTSource, options: dict[str, Any], kernel: str, label: str, needed: int) -> Compiled:
-    compiled: Any = triton.compile(source, target=target(card), options=options)
-    text = compiled.asm["ptx"] if "ptx" in compiled.asm else compiled.asm["amdgcn"]
-    registers, spilled = _nvidia(text) if "ptx" in compiled.asm else _amd(text)
-    found = _TENSOR.search(text)
-    return Compiled(
-        card,
-        kernel,
-        label,
-        registers,
-        spilled,
-        int(compiled.metadata.shared),
-        found.group(1) if found else "",
-        len(_WIDE.findall(text)),
-        needed,
-    )
+def wanted(card: str, launch: Launch) -> str:
+    """What a kernel's matrix instruction has to multiply there, as `machine.Machine.multiplies`; '' for none.
+
+    Triton has no matrix instructions for sm_75.
+    """
+    c, name = launch.constants, launch.kernel.fn.__name__
+    if card == "sm_75":
+        return ""
+    if name == "scaled_tile_product":
+        narrow = "float4" if c["FORMAT"] == "e2m1" else "float8"
+        return {"int8": "int8", "fp8": "float8", "scaled": narrow, "upcast": "half"}[c["HOW"]]
+    return "half" if name in ("tile_product", "attend_prompt", "attend_token") else ""
 
 
 def _lanes(card: str) -> int:
     return 64 if card.startswith(_WAVE64) else 32
-
-
-def _source(kernel: Any, form: Form, how: Configuration, tokens: int, rows: int, columns: int) -> ASTSource:
-    fixed = {
-        **constants(form),
-        "ORDERED": False,
-        "EVEN": columns % form.tile == 0,
-        "BATCH": how.batch,
-        "ROWS": how.rows,
-        "SPLIT": how.split,
-        "STAGES": how.stages,
-        "UNROLLED": how.unrolled,
-    }
-    types = {
-        "x": "*fp16",
-        "low": "*i32",
-        "high": "*i8" if form.high * form.slots == 8 else "*i16",
-        "scales": _scale_type(form),
-        "third": _third_type(form),
-        "table": "*fp32",
-        "order": "*i32",
-        "out": "*fp16" if how.regime == LIBRARY else "*fp32",
-        "TENSOR": "fp32",
-    }
-    names = kernel.arg_names
-    signature = {name: "constexpr" if name in fixed else types.get(name, "i32") for name in names}
-    values = {"M": tokens, "N": rows, "K": columns, "TILES": form.tiles(columns), "STRIDE": rows}
-    divisible = [name for name in names if signature[name][0] == "*" or values.get(name, 1) % 16 == 0]
-    attributes = {(names.index(name),): [["tt.divisibility", 16]] for name in divisible}
-    used = {name: value for name, value in fixed.items() if name in names}
-    return ASTSource(kernel, signature, used, attributes)
-
-
-def _scale_type(form: Form) -> str:
-    return {"plain": "*fp16", "zeros": "*fp16", "minimums": "*fp16", "byte_pairs": "*i16"}.get(form.scales, "*u8")
-
-
-def _third_type(form: Form) -> str:
-    kinds = {"minimums": "*fp16", "zeros": "*u8", "byte_pairs": "*i32", "nibble_pairs": "*i32"}
-    return kinds.get(form.scales, "*i16")
-
-
-def _nvidia(ptx: str) -> tuple[int, int]:
-    """Registers of a thread and bytes that it spills, by ptxas's own word."""
-    chip = re.search(r"^\.target\s+(sm_\w+)", ptx, re.MULTILINE)
-    assert chip
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "kernel.ptx")
-        file.write_text(ptx, encoding="utf-8")
-        command = ["-v", f"--gpu-name={chip.group(1)}", str(file), "-o", str(Path(folder, "out"))]
-        told = subprocess.run([_ptxas(), *command], capture_output=True, text=True, check=True).stderr
-    registers = re.search(r"Used (\d+) registers", told)
-    spilled = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", told)
-    assert registers
-    assert spilled
-    return int(registers.group(1)), int(spilled.group(1)) + int(spilled.group(2))
-
-
-def _ptxas() -> str:
-    """Triton's own assembler. Where it brings two, 'blackwell' is the newer, which knows all cards."""
-    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    newer = folder / "ptxas-blackwell"
-    return str(newer if newer.is_file() else folder / "ptxas")
-
-
-def _amd(text: str) -> tuple[int, int]:
-    def number(name: str) -> int:
-        found = re.search(rf"\.{name}:\s*(\d+)", text)
-        assert found
-        return int(found.group(1))
-
-    return number("vgpr_count"), number("vgpr_spill_count") + number("sgpr_spill_count")

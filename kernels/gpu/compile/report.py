@@ -1,166 +1,152 @@
-"""Compiles every kernel for every card, and writes what the assembler said into docs/gpu.md.
+"""Compiles every kernel in its tuned configurations for every card, and checks what the assembler made of it.
 
-    python -m kernels.gpu.compile [--cards sm_90,gfx942] [--formats 'Q4_K;int4 g128'] [--tokens 1,16]
-                                         [--keep results.json] [--docs docs/gpu.md]
+    python -m kernels.gpu.compile [--cards sm_90,gfx942] [--kernels 'Q4_K;int4 g128'] [--tokens 1,16]
+                                         [--processes 2] [--docs docs/gpu.md]
 
-Needs Triton and no GPU. --formats: of weight-only products, or names of all other kernels; without it, all of both.
---keep: results that are there already are not made again. --docs: a table of which nothing was asked stays as it is.
+Needs Triton and no GPU. Fails where registers are spilled, shared memory does not fit the card, a matrix instruction is
+missing or of another kind than the format has, or loads are narrower than 16 bytes. --kernels: formats of weight-only
+products, or names of all other kernels; without it, all of both. --docs: writes the tables of all that was compiled.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import multiprocessing
+import re
 import sys
-from collections.abc import Callable
-from dataclasses import asdict
-from functools import partial
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 
-from kernels.gpu.compile.assembled import CARDS, SHARED_MEMORY, Compiled, compile_launch, compile_product
+from kernels.gpu.compile.assembled import CARDS, Compiled, compile_launch, program_key
 from kernels.gpu.compile.cases import Case, cases
-from kernels.gpu.weights.forms import GGML_FORMS, Form, float8_form, grouped_form
+from kernels.gpu.compile.machine import assembler
+from kernels.gpu.compile.weights import TOKENS, ProductCase, expert_cases, product_cases
 
 _PRODUCTS, _OTHERS = "compiled", "others"  # names of the tables in the document
-ROWS, COLUMNS = 4096, 4096
-# Tokens: the vector product with one and with four, and both ends of the tensor cores' regime. The ends that are dear
-# to compile are for some formats only; all others differ in their decoders alone.
-TOKENS = (1, 16)
-MORE_TOKENS = {"int4 g128": (4, 64, 65), "Q4_K": (4, 64, 65), "NVFP4": (64,), "Q6_K": (64,)}
-_NAMES = {"vector_product": "vector", "tile_product": "tensor cores", "dequantize": "dequantize"}
+Results = dict[tuple[str, str], Compiled | str]  # by case and card; the error of what does not compile
 
 
-def catalogue() -> dict[str, Form]:
-    """Every kind of decoder, with rows of `COLUMNS`."""
-    zeros = [("int2 g64, zeros", grouped_form(2, 64, "zeros")), ("int3 g128, zeros", grouped_form(3, 128, "zeros"))]
-    forms = {
-        "int4 g128": grouped_form(4, 128),
-        "int4 g128, zeros": grouped_form(4, 128, "zeros"),
-        "int4 g64, offsets": grouped_form(4, 64, "minimums"),
-        **dict(zeros),
-        "int8 per row": grouped_form(8, 0),
-        "NF4 g64": grouped_form(4, 64, table=True),
-        **{name: form for name, form in GGML_FORMS.items() if name != "TQ2_0"},
-        "F8_E4M3 128 × 128": float8_form("F8_E4M3", 128, 128, False),
-        "F8_E5M2 per row": float8_form("F8_E5M2", 0, 1, False),
-        "MXFP8": float8_form("F8_E4M3", 32, 1, True),
-    }
-    return {name: form.fitted(COLUMNS) for name, form in forms.items()}
+@cache
+def other_cases() -> dict[str, Case]:
+    """All but weight-only products of weights that the host names."""
+    return expert_cases() | cases()
 
 
-def jobs(formats: list[str], cards: list[str], asked: tuple[int, ...]) -> list[tuple[str, str, int]]:
-    """Format, card and tokens of all that is compiled. asked: tokens."""
-    return [
-        (name, card, tokens)
-        for tokens in asked
-        for name in formats
-        if tokens in (*TOKENS, *MORE_TOKENS.get(name, ()))
-        for card in cards
-    ]
+@cache
+def every_case() -> dict[str, Case]:
+    """Every case by name, weight-only products first."""
+    return {one.case.name: one.case for one in product_cases()} | other_cases()
 
 
-def problems(result: Compiled, tensor: bool | None = None) -> list[str]:
-    """What a tuned configuration must not have, in words. tensor: whether the card has tensor cores for it."""
-    found = []
-    if tensor is None:
-        tensor = result.kernel.startswith("tile") and result.card != "sm_75"
-    if result.spilled:
-        found.append(f"{result.spilled} spilled")
-    if not result.fits:
-        found.append(f"{result.shared} bytes of shared memory, the card has {SHARED_MEMORY[result.card]}")
-    if result.wide < result.needed:
-        found.append(f"{result.wide} loads of 16 bytes, the words take {result.needed}")
-    if tensor and not result.tensor:
-        found.append("no tensor-core instruction")
-    return found
+def compile_all(names: list[str], cards: list[str], processes: int) -> Iterator[list[tuple[str, str, Compiled | str]]]:
+    """Case, card and result, as each is found: several where they are one program, which is compiled once."""
+    same: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for name in names:
+        for card in cards:
+            launch, *others = every_case()[name].launches(card)
+            assert not others, name
+            same[program_key(card, launch)].append((name, card))
+    jobs = list(same.values())
+    if processes == 1:
+        for job in jobs:
+            found = _compiled(*job[0])
+            yield [(*one, found) for one in job]
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(_compiled, *job[0]): job for job in jobs}
+        for done in as_completed(running):
+            yield [(*one, done.result()) for one in running[done]]
 
 
-def table(results: dict[str, Compiled], formats: list[str], cards: list[str]) -> str:
+def _compiled(name: str, card: str) -> Compiled | str:
+    (launch,) = every_case()[name].launches(card)
+    try:
+        return compile_launch(card, launch)
+    except Exception as error:  # noqa: BLE001  (a compiler's passes raise what they like)
+        return f"does not compile: {(str(error).splitlines() or [type(error).__name__])[-1][:200]}"
+
+
+def problems(result: Compiled | str) -> list[str]:
+    return [result] if isinstance(result, str) else result.problems()
+
+
+def product_table(results: Results, wanted: list[ProductCase], cards: list[str]) -> str:
     """Markdown, one row a format and kernel, one column a card."""
     lines = [f"| format | kernel, tokens | {' | '.join(cards)} |", f"|---|---|{'---|' * len(cards)}"]
-    for tokens in (1, 4, 16, 64, 65):
-        for name in formats:
-            cells = [results.get(_key(name, card, tokens)) for card in cards]
-            some = next((cell for cell in cells if cell), None)
-            if some:
-                kernel = _NAMES[some.kernel.split()[0]]
-                count = "over 64" if tokens > 64 else str(tokens)
-                lines.append(f"| {name} | {kernel}, {count} | {' | '.join(map(_cell, cells))} |")
+    for one in wanted:
+        cells = [_cell(results[one.case.name, card]) for card in cards]
+        lines.append(f"| {one.format} | {one.kernel} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def table_of_cases(results: dict[str, Compiled], names: list[str], cards: list[str]) -> str:
+def other_table(results: Results, names: list[str], cards: list[str]) -> str:
     """Markdown, one row a kernel that a launcher starts, one column a card."""
     lines = [f"| what | {' | '.join(cards)} |", f"|---|{'---|' * len(cards)}"]
-    for name, case in cases().items():
-        if name in names:
-            cells = [_cell(results.get(_key(name, card)), case.tensor(card)) for card in cards]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines += [f"| {name} | {' | '.join(_cell(results[name, card]) for card in cards)} |" for name in names]
     return "\n".join(lines)
 
 
-def _cell(result: Compiled | None, tensor: bool | None = None) -> str:
-    if result is None:
-        return ""
-    parts = [f"{result.registers} r", f"{result.shared / 1024:.3g} K"]
-    if result.tensor:
-        parts.append(result.tensor.split(".")[0] if "v_" not in result.tensor else result.tensor[2:])
-    return ", ".join([*parts, *(f"**{problem}**" for problem in problems(result, tensor))])
+def _cell(result: Compiled | str) -> str:
+    parts = []
+    if isinstance(result, Compiled):
+        parts = [f"{result.registers} r", f"{result.shared / 1024:.3g} K", result.matrix]
+    return ", ".join(filter(None, [*parts, *(f"**{problem}**" for problem in problems(result))]))
 
 
-def _key(name: str, card: str, tokens: int | None = None) -> str:
-    return f"{name} / {card}" if tokens is None else f"{name} / {card} / {tokens}"
-
-
-def _compiled_case(case: Case, card: str) -> Compiled:
-    launch, *others = case.launches(card)
-    assert not others
-    return compile_launch(card, launch, case.name)
-
-
-def _written(text: str, name: str, found: str) -> str:
+def written(text: str, name: str, found: str) -> str:
+    """A document with another table between the marks of this name."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     return f"{text.split(begin)[0]}{begin}\n{found}\n{end}{text.split(end)[1]}"
+
+
+def rows_in(text: str, name: str) -> tuple[list[str], list[list[str]]]:
+    """Cards and rows of a document's table of this name."""
+    own = re.split(rf"<!-- {name}: (?:begin|end) -->", text)[1]
+    head, _, *rows = ([cell.strip() for cell in line.strip("| ").split("|")] for line in own.strip().splitlines())
+    return [name for name in head if name in CARDS], rows
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kernels.gpu.compile", description=__doc__)
     parser.add_argument("--cards", default=",".join(CARDS))
-    parser.add_argument("--formats", default="")
-    parser.add_argument("--tokens", default="1,16,4,64,65")
-    parser.add_argument("--keep", type=Path)
+    parser.add_argument("--kernels", default="")
+    parser.add_argument("--tokens", default=",".join(map(str, TOKENS)))
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--docs", type=Path)
     asked = parser.parse_args(arguments)
-    forms, others, cards = catalogue(), cases(), asked.cards.split(",")
-    wanted = asked.formats.split(";") if asked.formats else [*forms, *others]
-    formats, names = [name for name in wanted if name in forms], [name for name in wanted if name in others]
-    results: dict[str, Compiled] = {}
-    if asked.keep and asked.keep.is_file():
-        kept = json.loads(asked.keep.read_text(encoding="utf-8"))
-        results = {key: Compiled(**values) for key, values in kept.items()}
-    failed = 0
-
-    def look_at(key: str, compiled: Callable[[], Compiled], tensor: bool | None = None) -> None:
-        nonlocal failed
-        if key not in results:
-            results[key] = compiled()
-            if asked.keep:
-                asked.keep.write_text(json.dumps({k: asdict(v) for k, v in results.items()}), encoding="utf-8")
-        failed += bool(problems(results[key], tensor))
-        sys.stdout.write(f"{key}: {_cell(results[key], tensor)}\n")
+    cards, tokens = asked.cards.split(","), [int(count) for count in asked.tokens.split(",")]
+    only = asked.kernels.split(";") if asked.kernels else []
+    products = [one for one in product_cases() if one.tokens in tokens and (not only or one.format in only)]
+    others = [name for name in other_cases() if not only or name in only]
+    unknown = set(only) - {one.format for one in products} - set(others)
+    if unknown:
+        parser.error(f"there is no kernel {', '.join(sorted(unknown))}")
+    names = [*(one.case.name for one in products), *others]
+    results: Results = {}
+    begin, programs = time.perf_counter(), 0
+    for found in compile_all(names, cards, asked.processes):
+        programs += 1
+        for name, card, result in found:
+            results[name, card] = result
+            sys.stdout.write(f"{name} / {card}: {_cell(result)}\n")
         sys.stdout.flush()
-
-    for name, card, tokens in jobs(formats, cards, tuple(map(int, asked.tokens.split(",")))):
-        look_at(_key(name, card, tokens), partial(compile_product, card, forms[name], tokens, ROWS, COLUMNS))
-    for name in names:
-        for card in cards:
-            look_at(_key(name, card), partial(_compiled_case, others[name], card), others[name].tensor(card))
+    failed = [(*key, result) for key, result in results.items() if problems(result)]
+    for name, card, result in failed:
+        sys.stderr.write(f"{name} on {card}: {'; '.join(problems(result))}\n")
     if asked.docs:
         text = asked.docs.read_text(encoding="utf-8")
-        if formats:
-            text = _written(text, _PRODUCTS, table(results, formats, cards))
-        if names:
-            text = _written(text, _OTHERS, table_of_cases(results, names, cards))
+        text = written(text, "assembler", f"{assembler()}: {programs} programs in {len(results)} cells.")
+        if products:
+            text = written(text, _PRODUCTS, product_table(results, products, cards))
+        if others:
+            text = written(text, _OTHERS, other_table(results, others, cards))
         asked.docs.write_text(text, encoding="utf-8")
-    sys.stdout.write(f"{len(results)} compiled, {failed} with problems\n")
+    seconds = time.perf_counter() - begin
+    sys.stdout.write(
+        f"{len(results)} kernels, {programs} programs compiled in {seconds:.0f} s, {len(failed)} with problems\n"
+    )
     return 1 if failed else 0

@@ -5,9 +5,7 @@ Only imported where `kernels.gpu.state` is ready, or under Triton's interpreter 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 
 from kernels.gpu import configurations
 from kernels.gpu.configurations import LIBRARY, VECTOR, Configuration, configuration
+from kernels.gpu.launcher import card_of, launch
 from kernels.gpu.products import decoders, matmul
 from kernels.gpu.weights.forms import Form
 from kernels.gpu.weights.layout import Packed
@@ -78,22 +77,10 @@ def constants(form: Form) -> dict[str, Any]:
     }
 
 
-@cache
-def card_of(index: int) -> str:
-    """'sm_90', 'gfx942' …, or 'cpu' under the interpreter."""
-    if index < 0:
-        return "cpu"
-    properties = torch.cuda.get_device_properties(index)
-    if torch.version.hip:
-        return str(properties.gcnArchName).split(":")[0]
-    return f"sm_{properties.major}{properties.minor}"
-
-
 def chosen(weights: Weights, tokens: int) -> Configuration:
     """How a product of so many tokens runs."""
-    card = card_of(weights.low.device.index if weights.low.is_cuda else -1)
     tiles = weights.form.tiles(weights.columns)
-    return configuration(card, tokens, weights.rows, weights.form.words, tiles, weights.nbytes)
+    return configuration(card_of(weights.low), tokens, weights.rows, weights.form.words, tiles, weights.nbytes)
 
 
 def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None) -> torch.Tensor:
@@ -114,13 +101,15 @@ def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None)
         return places @ dequantized(weights, x.dtype, how).T
     parts = torch.empty((how.split, len(x), weights.rows), dtype=torch.float32, device=x.device)
     grid = (-(-weights.rows // how.rows), how.split, 1 if how.regime == VECTOR else -(-len(x) // how.batch))
-    launch: Callable[..., Any] = matmul.vector_product[grid]
+    kernel: Any = matmul.vector_product
     sizes: tuple[int, ...] = (weights.rows, weights.columns)
     tuned: dict[str, Any] = {}
     if how.regime != VECTOR:
-        launch, sizes = matmul.tile_product[grid], (len(x), *sizes)
+        kernel, sizes = matmul.tile_product, (len(x), *sizes)
         tuned = {"STAGES": how.stages, "UNROLLED": how.unrolled}
     launch(
+        kernel,
+        grid,
         x,
         *_planes(weights),
         weights.order if weights.order is not None else weights.low,
@@ -136,13 +125,14 @@ def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None)
         ROWS=how.rows,
         SPLIT=how.split,
         **tuned,
-        num_warps=how.warps,
+        warps=how.warps,
+        stages=None,
     )
     if how.split == 1:
         return parts[0]
     out = torch.empty_like(parts[0])
     blocks = (-(-out.numel() // _BLOCK),)
-    matmul.add_parts[blocks](parts, out, out.numel(), SPLIT=how.split, BLOCK=_BLOCK, num_warps=4)
+    launch(matmul.add_parts, blocks, parts, out, out.numel(), SPLIT=how.split, BLOCK=_BLOCK, stages=None)
     return out
 
 
@@ -151,7 +141,9 @@ def dequantized(weights: Weights, dtype: torch.dtype, how: Configuration | None 
     how = how or chosen(weights, configurations.library_from())
     out = torch.empty((weights.rows, weights.columns), dtype=dtype, device=weights.low.device)
     grid = (-(-weights.rows // how.rows), weights.form.tiles(weights.columns))
-    matmul.dequantize[grid](
+    launch(
+        matmul.dequantize,
+        grid,
         *_planes(weights),
         out,
         weights.rows,
@@ -160,7 +152,8 @@ def dequantized(weights: Weights, dtype: torch.dtype, how: Configuration | None 
         weights.tensor_scale,
         **constants(weights.form),
         ROWS=how.rows,
-        num_warps=how.warps,
+        warps=how.warps,
+        stages=None,
     )
     return out
 

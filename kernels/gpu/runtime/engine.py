@@ -14,6 +14,7 @@ import torch
 from kernels.engine import Engine
 from kernels.engine_report import KernelUse
 from kernels.gpu.runtime.executor import BUCKETS, GpuExecutor
+from kernels.gpu.runtime.mixture import BY_HOST
 from kernels.gpu.runtime.operands import Input
 from kernels.matrix import Activations, Matrix
 from kernels.program import Attention, Embed, Experts, Hadamard, Linear, Program
@@ -94,7 +95,10 @@ class GpuEngine(Engine):
                 shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"
                 kernel = f"online softmax over a {self.program.cache.dtype} cache, float32 sums"
                 found.setdefault(KernelUse("attention", shape, kernel, card, "prompts in tiles, tokens in parts"))
-        how, why = "one captured graph", f"1 to {BUCKETS[-1]} sequences, one launch a step"
+        most = self._gpu.most_captured if self._gpu is not None else BUCKETS[-1]
+        how, why = "one captured graph", f"1 to {most} sequences, one launch a step"
+        if most < BUCKETS[-1]:
+            why += f"; of more, {BY_HOST}"
         if self._gpu is not None and self._gpu.eager_reason:
             how, why = "kernel by kernel", self._gpu.eager_reason
         return (*found, KernelUse("decode step", f"{len(self.program.steps)} steps", how, card, why))

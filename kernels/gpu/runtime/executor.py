@@ -21,10 +21,13 @@ import torch
 
 from kernels.engine_backends import Cancelled
 from kernels.gpu import operations
+from kernels.gpu.configurations import VECTOR_BATCH
 from kernels.gpu.runtime.device import Device, Graph
 from kernels.gpu.runtime.flow import meets_products, read_by_attention
+from kernels.gpu.runtime.mixture import Mixture, activated
 from kernels.gpu.runtime.needed import check_steps
 from kernels.gpu.runtime.operands import Input, Operand
+from kernels.gpu.runtime.rotated import RotationOnDevice
 from kernels.matrix import Activations, Matrix
 from kernels.program import (
     ActMul,
@@ -91,15 +94,6 @@ class _Captured:
     logits: torch.Tensor
 
 
-@dataclass(frozen=True)
-class _Rotation:
-    """Of runs of so many values: signs [width], None where all are 1, then matrices whose Kronecker product it is."""
-
-    width: int
-    signs: torch.Tensor | None
-    factors: tuple[torch.Tensor, ...]
-
-
 class GpuExecutor:
     """A program and its cache on one device. Raises OutOfMemory, SwitchedOff for a step whose kernel may not be used,
     and ValueError for one that no kernel takes.
@@ -112,9 +106,8 @@ class GpuExecutor:
         self._times = [0.0] * len(program.steps)
         self._graphs: OrderedDict[tuple[int, int], _Captured] = OrderedDict()
         self._exact = program.activations is Activations.EXACT
-        self.eager_reason = ""
-        if any(isinstance(step, Experts) for step in program.steps):
-            self.eager_reason = "which experts a token meets is read by the host"
+        self._uncaptured = ""
+        self._mixtures: list[Mixture] = []
         check_steps(program)
         cache = program.cache
         dtype = _CACHE[cache.dtype]
@@ -123,10 +116,20 @@ class GpuExecutor:
                 operations.make_cache(cache.sequences, heads, cache.capacity, width, dtype, device.name)
                 for heads, width in cache.layers
             ]
-            self._rotations: dict[tuple[int, bytes, bytes], _Rotation] = {}
+            self._rotations: dict[tuple[int, bytes, bytes], RotationOnDevice] = {}
             self._tables: dict[tuple[bytes, float], tuple[torch.Tensor, torch.Tensor]] = {}
             self._steps = [self._prepared(number, step) for number, step in enumerate(program.steps)]
             device.wait()
+
+    @property
+    def eager_reason(self) -> str:
+        """Why no step is captured, or ''."""
+        return self._uncaptured or next((one.reason for one in self._mixtures if one.reason), "")
+
+    @property
+    def most_captured(self) -> int:
+        """Sequences of a captured step, at most."""
+        return VECTOR_BATCH if self._mixtures else BUCKETS[-1]
 
     # ---- what engines do -------------------------------------------------------------------------------------------
 
@@ -180,7 +183,7 @@ class GpuExecutor:
         behind = int(positions.max()) + 1
         longest = min(next((c for c in CONTEXTS if c >= behind), CONTEXTS[-1]), self.program.cache.capacity)
         longest = max(longest, behind)
-        if not every or self.eager_reason or self._profiling or count > BUCKETS[-1]:
+        if not every or self.eager_reason or self._profiling or count > self.most_captured:
             rows = None if every else self._numbers(wanted, torch.int64)
             batch = Batch(*self._sent(tokens, sequences, positions), rows, longest)
             return self._go(batch, len(wanted))
@@ -207,6 +210,8 @@ class GpuExecutor:
         assert found is not None
         found = found[:count].clone()
         self.device.wait()
+        if self.eager_reason:  # a kernel has failed its self-test meanwhile
+            return found
         made: list[torch.Tensor] = []
 
         def work() -> None:
@@ -224,7 +229,7 @@ class GpuExecutor:
         except Cancelled:
             raise
         except RuntimeError as error:
-            self.eager_reason = f"the step could not be captured ({str(error).splitlines()[0]})"
+            self._uncaptured = f"the step could not be captured ({str(error).splitlines()[0]})"
             self._graphs.clear()
             return found
         self._graphs[key] = _Captured(graph, inputs, made[0])
@@ -320,12 +325,14 @@ class GpuExecutor:
             case Hadamard():
                 rotation = self._rotation(step.rotation)
                 dtype = torch.float32 if self._exact else self.device.wide
-                return lambda batch, _w: batch.put(step.x, _rotated(batch.value(step.x), rotation, dtype))
+                return lambda batch, _w: batch.put(step.x, rotation.rotate(batch.value(step.x), dtype))
             case Add():
                 return lambda batch, _w: batch.add(step.out, batch.value(step.x))
             case Experts():
                 inner = None if step.rotation is None else self._rotation(step.rotation)
-                return lambda batch, _w: self._experts(batch, step, inner)
+                mixture = Mixture(step, self.device, self.program.activations, inner)
+                self._mixtures.append(mixture)
+                return lambda batch, _w: self._experts(batch, mixture)
             case SoftCap():
                 return lambda batch, wanted: self._soft_cap(batch, step) if wanted or step.x != result else None
 
@@ -386,28 +393,11 @@ class GpuExecutor:
         batch.put(step.out, out.reshape(len(q), -1))
 
     def _act_mul(self, batch: Batch, step: ActMul, dtype: torch.dtype) -> None:
-        batch.put(step.out, _activated(step.kind, batch.value(step.gate), batch.value(step.up), dtype))
+        batch.put(step.out, activated(step.kind, batch.value(step.gate), batch.value(step.up), dtype))
 
-    def _experts(self, batch: Batch, step: Experts, rotation: _Rotation | None) -> None:
-        shares = torch.softmax(batch.value(step.logits).float(), 1)
-        sizes, chosen = torch.sort(shares, dim=1, descending=True, stable=True)
-        sizes, chosen = sizes[:, : step.used], chosen[:, : step.used]
-        if step.normalized:
-            sizes = sizes / sizes.sum(1, keepdim=True)
-        x, out = batch.value(step.x), batch.value(step.out)
-        met = self.device.read(chosen)
-        dtype = torch.float32 if self._exact else self.device.wide
-        for expert in np.unique(met):
-            if self._cancelled:
-                raise Cancelled
-            rows, places = (self._numbers(a, torch.int64) for a in np.nonzero(met == expert))
-            given = self._input(x.index_select(0, rows))
-            gate, up = (_operand(group[expert]).product(given) for group in (step.gates, step.ups))
-            inner = _activated(step.kind, gate, up, dtype if rotation is None else torch.float32)
-            if rotation is not None:
-                inner = _rotated(inner, rotation, dtype)
-            y = _operand(step.downs[expert]).product(self._input(inner))
-            out.index_add_(0, rows, y * sizes[rows, places][:, None])
+    def _experts(self, batch: Batch, mixture: Mixture) -> None:
+        x, logits = batch.value(mixture.step.x), batch.value(mixture.step.logits)
+        batch.add(mixture.step.out, mixture.change(x, logits, lambda: self._cancelled))
 
     def _soft_cap(self, batch: Batch, step: SoftCap) -> None:
         batch.put(step.x, step.cap * torch.tanh(batch.value(step.x) / step.cap))
@@ -420,12 +410,12 @@ class GpuExecutor:
     def _floats(self, values: np.ndarray) -> torch.Tensor:
         return self.device.send(torch.from_numpy(np.array(values, np.float32).reshape(-1)))
 
-    def _rotation(self, rotation: Rotation) -> _Rotation:
+    def _rotation(self, rotation: Rotation) -> RotationOnDevice:
         """Layers with the same rotation share its matrices."""
         if rotation.key not in self._rotations:
             signs = None if (rotation.signs == 1).all() else self._floats(rotation.signs)
             factors = [self._floats(f).reshape(f.shape) for f in rotation.factors()]
-            self._rotations[rotation.key] = _Rotation(rotation.width, signs, tuple(factors))
+            self._rotations[rotation.key] = RotationOnDevice(rotation.width, signs, tuple(factors))
         return self._rotations[rotation.key]
 
     def _norm_type(self, number: int, step: Norm) -> torch.dtype:
@@ -458,21 +448,3 @@ class GpuExecutor:
 def _operand(weight: Matrix) -> Operand:
     operand: Any = weight.stored
     return operand
-
-
-def _rotated(x: torch.Tensor, rotation: _Rotation, dtype: torch.dtype) -> torch.Tensor:
-    """x R by the library's float32 products, in the type that the product after it takes."""
-    rows = x.float().reshape(-1, rotation.width)
-    if rotation.signs is not None:
-        rows = rows * rotation.signs
-    before = len(rows)
-    for factor in rotation.factors:
-        parts = rows.reshape(before, len(factor), -1)
-        rows = parts[:, :, 0] @ factor if parts.shape[2] == 1 else factor.T @ parts
-        before *= len(factor)
-    return rows.reshape(x.shape).to(dtype)
-
-
-def _activated(kind: str, gate: torch.Tensor, up: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    out = torch.empty(gate.shape, dtype=dtype, device=gate.device)
-    return operations.activate_mul(kind, gate, up, out)

@@ -13,6 +13,7 @@ from kernels.gpu import selftest
 from kernels.gpu.configurations import LIBRARY, VECTOR, Configuration, configuration
 from kernels.gpu.launcher import card_at
 from kernels.gpu.products import weight_only
+from kernels.gpu.products.experts import ExpertWeights, configuration_of, expert_product, gather_experts
 from kernels.gpu.selftest.tools import SUM, register, sums_close
 from kernels.gpu.weights import layout
 from kernels.gpu.weights.forms import GGML_FORMS, Form, grouped_form
@@ -50,6 +51,50 @@ def common_products() -> list[ProductClass]:
 def usable_product(weights: weight_only.Weights, tokens: int, dtype: torch.dtype = torch.float16) -> str | None:
     """`selftest.usable` for a product: None, or why not."""
     return selftest.usable("product", *product_class(weights, tokens, dtype))
+
+
+def usable_experts(experts: ExpertWeights, pairs: int, dtype: torch.dtype) -> str | None:
+    """`selftest.usable` for products with experts that are read from memory: None, or why not."""
+    first, how = experts.weights[0], configuration_of(experts, pairs)
+    how = replace(how, split=min(how.split, _SPLIT))
+    return selftest.usable("expert product", first.form, how, _name(dtype), _name(first.scales.dtype))
+
+
+def check_experts(device: str, form: Form, how: Configuration, dtype: str, scale: str) -> str:
+    """'' or one clause. Three experts of different weights, and two tokens that meet two of them each."""
+    for columns in _columns(form, how):
+        packed, w = _weights(form, how.rows + 5, columns, scale, False)
+        made = [_another(weight_only.upload(packed, device), w, number) for number in range(3)]
+        met = np.array([2, 0, 1, 2], np.int32)
+        x = torch.from_numpy(np.random.default_rng(columns).standard_normal((2, columns)).astype(np.float32))
+        x = x.to(device, getattr(torch, dtype))
+        experts = gather_experts([weights for weights, _ in made])
+        found = expert_product(x, experts, torch.from_numpy(met).to(device), how).to("cpu", torch.float64).numpy()
+        exact = np.repeat(x.to("cpu", torch.float64).numpy(), 2, axis=0)
+        each = np.stack([made[expert][1] for expert in met])
+        expected, size = (np.einsum("pk,pnk->pn", a, b) for a, b in ((exact, each), (abs(exact), abs(each))))
+        if wrong := sums_close(found, expected, size, SUM):
+            return f"{columns} columns: {wrong}"
+    return ""
+
+
+def _another(weights: weight_only.Weights, w: np.ndarray, number: int) -> tuple[weight_only.Weights, np.ndarray]:
+    """Weights and what they stand for, made different: rows change places, or scales of tiles of rows get larger."""
+    if weights.form.scale_rows > 1:
+        factor = 2.0**number
+        return replace(weights, low=weights.low.clone(), scales=weights.scales * factor), w * factor
+    order = np.roll(np.arange(weights.rows), number)
+    at = torch.from_numpy(order).to(weights.low.device)
+
+    def plane(values: torch.Tensor | None) -> torch.Tensor | None:
+        if values is None or values.shape[1] != weights.rows:
+            return values if values is None else values.clone()
+        return values.index_select(1, at)
+
+    low, scales = plane(weights.low), plane(weights.scales)
+    assert low is not None
+    assert scales is not None
+    return replace(weights, low=low, scales=scales, high=plane(weights.high), third=plane(weights.third)), w[order]
 
 
 def check_product(device: str, form: Form, how: Configuration, dtype: str, scale: str, ordered: bool) -> str:
@@ -149,3 +194,4 @@ def _elements(form: Form, values: np.ndarray, rng: np.random.Generator) -> tuple
 
 
 register("product", check_product)
+register("expert product", check_experts)

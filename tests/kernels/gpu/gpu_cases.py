@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from kernels.matrix import Matrix
 from kernels.reference import matrix as reference
 
 BATCHES = (1, 3, 16, 33)
-ROWS = 37
+HEIGHTS = (37, 1, 53, 33, 23)  # rows of weights, which no program's 16, 32 or 64 divide
 NF4 = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334),
     *(-0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
@@ -47,9 +48,9 @@ class Case:
 def weights(rows: int, columns: int) -> np.ndarray:
     rng = np.random.default_rng(rows * 10007 + columns)
     w = rng.standard_normal((rows, columns)).astype(np.float32)
-    w[rows // 2] = 0
     w[0] *= 300
-    w[1] *= 1e-3
+    w[1:2] *= 1e-3
+    w[rows // 2 : rows // 2 + (rows > 1)] = 0
     return w
 
 
@@ -102,9 +103,11 @@ def elements(
 
 
 def cases() -> Iterator[Case]:
+    """Each has the next number of rows."""
+    heights = cycle(HEIGHTS)
     for kind in GGML_FORMS:
         block = LAYOUTS[kind].block
-        yield blocks(kind, ROWS, {256: 512, 64: 320}.get(block, 288))
+        yield blocks(kind, next(heights), {256: 512, 64: 320}.get(block, 288))
     yield blocks("Q4_0", 5, 4128)  # more than one part
     for bits, group, third, scale_type, columns in (
         *((2, 64, "zeros", "F16", 576), (2, 16, "", "BF16", 80), (3, 128, "zeros", "F16", 384)),
@@ -113,18 +116,18 @@ def cases() -> Iterator[Case]:
         *((4, 1024, "", "F16", 1100), (5, 32, "minimums", "F16", 160), (6, 16, "zeros", "F16", 272)),
         *((8, 0, "", "F32", 201), (8, 128, "zeros", "BF16", 256), (8, 32, "minimums", "F16", 96)),
     ):  # fmt: skip
-        yield groups(bits, group, third, scale_type, ROWS, columns)
-    yield groups(4, 128, "zeros", "F16", ROWS, 288, ordered=True)
-    yield groups(8, 64, "", "F16", ROWS, 150, ordered=True)
-    yield groups(4, 64, "", "F32", ROWS, 192, table=np.array(NF4, np.float32))
-    yield groups(4, 16, "", "F32", ROWS, 48, table=E2M1_TABLE)
+        yield groups(bits, group, third, scale_type, next(heights), columns)
+    yield groups(4, 128, "zeros", "F16", next(heights), 288, ordered=True)
+    yield groups(8, 64, "", "F16", next(heights), 150, ordered=True)
+    yield groups(4, 64, "", "F32", next(heights), 192, table=np.array(NF4, np.float32))
+    yield groups(4, 16, "", "F32", next(heights), 48, table=E2M1_TABLE)
     rng = np.random.default_rng(4)
-    yield elements("F8_E4M3", None, (1, 1), ROWS, 131, "alone")
-    yield elements("F8_E4M3", np.full((1, 1), 0.02, np.float32), (1, 1), ROWS, 256, "per tensor")
-    yield elements("F8_E5M2", rng.random((ROWS, 1)).astype(np.float32), (1, 1), ROWS, 200, "per row")
-    yield elements("F8_E4M3", rng.random((3, 3)).astype(np.float32), (16, 128), ROWS, 300, "blocks 16 × 128")
-    powers = np.ldexp(np.float32(1), rng.integers(-9, 3, (ROWS, 6))).astype(np.float32)
-    yield elements("F8_E4M3", powers, (1, 32), ROWS, 192, "powers of two")
+    yield elements("F8_E4M3", None, (1, 1), next(heights), 131, "alone")
+    yield elements("F8_E4M3", np.full((1, 1), 0.02, np.float32), (1, 1), next(heights), 256, "per tensor")
+    yield elements("F8_E5M2", rng.random((29, 1)).astype(np.float32), (1, 1), 29, 200, "per row")
+    yield elements("F8_E4M3", rng.random((3, 3)).astype(np.float32), (16, 128), 37, 300, "blocks 16 × 128")
+    powers = np.ldexp(np.float32(1), rng.integers(-9, 3, (41, 6))).astype(np.float32)
+    yield elements("F8_E4M3", powers, (1, 32), 41, 192, "powers of two")
 
 
 def run(
@@ -146,6 +149,7 @@ def run(
     return {
         "case": case.name,
         "tokens": tokens,
+        "rows": packed.rows,
         "dtype": str(dtype).removeprefix("torch."),
         "regime": how.regime,
         "split": how.split,
@@ -165,6 +169,20 @@ def run(
     }
 
 
+def decoded(case: Case) -> dict[str, Any]:
+    """All weights, and each exactly: one product, and one sum where there is an offset, in float32."""
+    packed = case.packed
+    found = weight_only.dequantized(weight_only.upload(packed, "cpu"), torch.float32).numpy().astype(np.float64)
+    expected = case.matrix.stored.take(np.arange(packed.rows)).astype(np.float64)
+    expected = expected if packed.order is None else expected[:, packed.order]
+    size = np.abs(expected).max()
+    return {
+        "decoded": case.name,
+        "rows": packed.rows,
+        "error": float(np.abs(found - expected).max() / max(size, 1e-30)),
+    }
+
+
 def main() -> None:
     traffic = Traffic()
     exact_dot()
@@ -178,7 +196,13 @@ def main() -> None:
                 if tokens == 16:  # as cards are set that have their slots in a loop
                     looped = replace(how, unrolled=False)
                     print(json.dumps(run(case, tokens, torch.float16, looped, traffic)), flush=True)
-        case = groups(4, 128, "zeros", "F16", ROWS, 1600, ordered=True)
+            print(json.dumps(decoded(case)), flush=True)
+        for case in (groups(4, 128, "zeros", "F16", 37, 300), blocks("Q4_K", 23, 256)):
+            form, packed = case.packed.form, case.packed
+            for tokens in (2, 4, 5, 64):  # the other vector products, and both ends of the regime of tiles
+                how = configuration("sm_80", tokens, packed.rows, form.words, form.tiles(packed.columns), packed.nbytes)
+                print(json.dumps(run(case, tokens, torch.float16, how, traffic)), flush=True)
+        case = groups(4, 128, "zeros", "F16", 37, 1600, ordered=True)
         for how in (
             Configuration("vector", 16, 4, 2, 3),
             Configuration("tile", 32, 4, 16, 5),  # parts, and tokens of more than one program

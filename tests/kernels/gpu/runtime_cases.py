@@ -36,7 +36,7 @@ from core.runtime.generate import GenerateRequest, generate_batch, warm_up
 from core.runtime.load import LoadedModel
 from core.runtime.speed import BenchSettings, measure, speed_data
 from core.runtime.sweep import decode_sweep, device_layer_sweep
-from kernels.gpu.runtime import executor, operands
+from kernels.gpu.runtime import executor, mixture, operands
 from kernels.gpu.runtime.device import Graph, Interpreted
 from kernels.gpu.runtime.matrices import DeviceMatrices
 from kernels.matrix import Activations
@@ -54,7 +54,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name → type of the GGUF
     "mixtral": ("Q8_0", ONE),
     "qwen2": ("Q5_0", ONE),
     "qwen3": ("IQ4_NL", ONE),
-    "qwen3moe": ("Q8_0", ONE),
+    "qwen3moe": ("Q8_0", ONE | {"moe_intermediate_size": 64}),  # 48 of the others are no whole blocks, and so floats
     "gemma2": ("Q8_0", TWO),
     "gemma3": ("Q5_1", TWO),
     "phi3": ("Q8_0", ONE),
@@ -153,6 +153,32 @@ def families(folder: Path, everything: bool) -> None:
             path = folder / f"{name}.gguf"
             convert(folder / name, kind, path)
         compare(f"{name} {kind}", path, min(30 if everything else 20, CAPACITY.get(name, 30)))
+
+
+def mixtures(folder: Path) -> None:
+    """Experts that programs read from memory, and what the host has to read: of many sequences, floats, a failing
+    kernel.
+    """
+    path, ids = folder / "qwen3moe.gguf", prompt(24)
+    found: dict[bool, list[np.ndarray]] = {}
+    for gpu in (False, True):
+        model = opened(path, GPU if gpu else CPU, "fast" if gpu else "exact", capacity=8, sequences=6)
+        found[gpu] = []
+        for count in (6, 3, 3, 6, 2):
+            slots, place = np.arange(count, dtype=np.int32), len(found[gpu])
+            found[gpu].append(
+                model.engine.run(ids[place : place + count], slots, np.full(count, place), np.arange(count))
+            )
+        if gpu:
+            tell(case="mixture", captured=devices[-1].captured, replayed=devices[-1].replayed, report=uses(model))
+        model.unload()
+    tell(case="mixture's steps", errors=[difference(a, b) for a, b in zip(found[True], found[False], strict=True)])
+    convert(folder / "qwen3moe", "F16", folder / "qwen3moe-f16.gguf")
+    compare("qwen3moe F16", folder / "qwen3moe-f16.gguf", 6)
+    real, mixture.usable_experts = mixture.usable_experts, lambda *_: "wrong sums"
+    compare("qwen3moe, switched off", path, 6)
+    mixture.usable_experts = real
+    compare("qwen3moe, token", path, 6, "token", "token")
 
 
 def batches(path: Path) -> None:
@@ -274,9 +300,9 @@ def memory(path: Path) -> None:
     model.unload()
     standing_in()
     model = opened(path, capacity=12)
-    real, executor._activated = executor._activated, full
+    real, executor.activated = executor.activated, full
     first = refused(lambda: ran(model, prompt(12)))
-    executor._activated = real
+    executor.activated = real
     tell(case="full in a run", **first, after=bool(np.isfinite(ran(model, prompt(12))).all()))
     low = weakref.ref(model.program.steps[0].weight.stored.weights.low)  # type: ignore[union-attr]
     cache = weakref.ref(model.engine._executor._cache[0].keys)  # type: ignore[union-attr]
@@ -342,6 +368,7 @@ def main(folder: Path, everything: bool) -> None:
     exact_dot()
     standing_in()
     families(folder, everything)
+    mixtures(folder)
     path = folder / "llama2.gguf"
     batches(path)
     arithmetics(folder)

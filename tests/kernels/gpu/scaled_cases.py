@@ -159,6 +159,9 @@ def main() -> None:
                     if how.regime == VECTOR and way != ways(kind)[0]:
                         continue  # it is the same kernel
                     tell(**run(kind, way, tokens, rows, columns, how, traffic))
+            width = weights(kind, 37, 150)[0].codes.shape[1]  # as cards cut up a prompt
+            how = scaled_configuration(CARDS[way], work_of(kind, way), 70, 37, width, KINDS[kind].bits)
+            tell(**run(kind, way, 70, 37, 150, how, traffic))
             split = ScaledConfiguration(TILE, 32, 16, 128, 4, 1, 3)
             tell(**run(kind, way, 20, 20, 1100, split, traffic))
         tell(**run(kind, way, 2, 9, 1300, ScaledConfiguration(VECTOR, 8, 2, 256, 4, 1, 2), traffic))

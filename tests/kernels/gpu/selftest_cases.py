@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from interpreted import exact_dot, tell
 from kernels.gpu import operations, selftest, user_files
 from kernels.gpu.configurations import Configuration
 from kernels.gpu.products import weight_only
-from kernels.gpu.selftest import checks
+from kernels.gpu.selftest import checks, products
 from kernels.gpu.weights.forms import GGML_FORMS, float8_form, grouped_form
 
 # `bitsmith check` runs more of them; these are one of each kernel, and small ones.
@@ -54,10 +55,12 @@ def faults() -> None:
         found[0].view(-1)[-1] ^= 1
         return found
 
+    experts = ("expert product", (GGML_FORMS["Q4_0"], VECTOR, "float16", "float16"))
     product = ("product", (FORMS[0][0], TILE, "float16", "float16", False))
     for fault, module, name, change, (kernel, shape_class) in (
         ("product", weight_only, "product", lambda t: last(t, 1.01), product),
         ("NaN", weight_only, "product", lambda t: last(t, float("nan")), product),
+        ("experts", products, "gather_experts", lambda e: replace(e, places=e.places.roll(1, 0)), experts),
         ("norm", operations, "rms_norm", lambda t: last(t, 0.9), ("norm", ("float16", False))),
         ("rotate", operations, "rotate", lambda t: t.neg(), ("rotate", (True, "float16"))),
         ("activate", operations, "activate_mul", lambda t: last(t, 2), ("activate", ("silu", "float16"))),
@@ -79,6 +82,8 @@ def main() -> None:
             tell(kernel=kernel, reason=selftest.usable(kernel, *shape_class))
         for form, scale, ordered, how in FORMS:
             tell(kernel="product", reason=selftest.usable("product", form, how, "float16", scale, ordered))
+        for form, scale in ((GGML_FORMS["Q4_K"], "uint8"), (float8_form("F8_E4M3", 128, 16, False), "float32")):
+            tell(kernel="expert product", reason=selftest.usable("expert product", form, VECTOR, "float16", scale))
         tell(kernel="feedback", reason=checks.run("feedback", (True,), "cpu"))
         faults()
 

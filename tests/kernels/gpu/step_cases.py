@@ -14,6 +14,7 @@ from kernels.reference import attention, elementwise, floats, scaled
 from kernels.reference.matrix import round_activations
 
 BATCHES = (1, 3, 16, 33)
+KINDS_OF_CODES = (("int8", 0), ("int8", 32), ("e4m3", 0), ("e4m3", 128), ("mxfp8", 0), ("mxfp4", 0), ("nvfp4", 0))
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -135,6 +136,48 @@ def same_codes() -> None:
         )
 
 
+def codes_of_every_kind() -> None:
+    """Each kind of codes by each number of tokens: alone, the reference's; after a norm or an activation, those of its
+    float32 result, bit for bit.
+    """
+    for tokens in BATCHES:
+        both, gain = values(tokens, 2 * 75, torch.float16), values(1, 75, torch.float32)[0]
+        gate, up = both[:, :75], both[:, 75:]
+        for kind, group in (
+            ("int8", 0),
+            ("int8", 32),
+            ("e4m3", 0),
+            ("e4m3", 128),
+            ("mxfp8", 0),
+            ("mxfp4", 0),
+            ("nvfp4", 0),
+        ):
+            tensor_scale = 0.02 if kind == "nvfp4" else 1.0
+            alone = operations.quantize(gate, kind, group, tensor_scale)
+            if kind == "int8" and not group:
+                expected = round_activations(gate.float().numpy(), "integer", "TOKEN")
+            elif kind in ("mxfp8", "mxfp4", "nvfp4") or group == 128:
+                name = "e4m3 128 × 128" if kind == "e4m3" else kind
+                expected = scaled.round_codes(gate.float().numpy(), name, tensor_scale)
+            else:  # no reference has this one: within half a step of the codes
+                tell(case=f"{kind} g{group}", tokens=tokens, columns=75, **codes_error(alone, exact(gate)))
+                expected = stands_for(alone)
+            tell(case=f"codes {kind} g{group}", tokens=tokens, same=bool(np.array_equal(stands_for(alone), expected)))
+            normed = operations.rms_norm(gate, gain, 1e-5, out=torch.empty((tokens, 75)))
+            active = operations.activate_mul("silu", gate, up, torch.empty((tokens, 75)))
+            for what, found, whole in (
+                (
+                    "norm",
+                    operations.rms_norm_quantized(gate, gain, 1e-5, kind, group, tensor_scale=tensor_scale),
+                    normed,
+                ),
+                ("silu", operations.activate_mul_quantized("silu", gate, up, kind, group, tensor_scale), active),
+            ):
+                apart = operations.quantize(whole, kind, group, tensor_scale)
+                same = torch.equal(found.codes, apart.codes) and torch.equal(found.scales, apart.scales)
+                tell(case=f"{what} to {kind} g{group}", tokens=tokens, same=bool(same))
+
+
 def rotary() -> None:
     for tokens in BATCHES:
         for heads, width, turned, pairs, name in (
@@ -181,6 +224,7 @@ def main() -> None:
     norms(traffic)
     activations(traffic)
     same_codes()
+    codes_of_every_kind()
     rotary()
     refused()
 

@@ -80,12 +80,36 @@ def test_families_prompt_and_steps(name: str, results) -> None:
     assert found["contract"] == "activations 16-bit floats on the GPU, cache F16"
     assert abs(found["predicted"] - found["weights"]) < 0.1 * found["weights"]
     (step,) = uses(found, "decode step")
-    if "moe" in name:
-        assert found["replayed"] == 0
-        assert step[2:] == ["kernel by kernel", "cpu", "which experts a token meets is read by the host"]
-    else:
-        assert found["replayed"] == found["steps"]  # once when captured, and those after it
-        assert step[2] == "one captured graph"
+    assert found["replayed"] == found["steps"]  # once when captured, and those after it
+    assert step[2] == "one captured graph"
+    assert ("1 to 4 sequences" in step[4]) == ("moe" in name)
+
+
+def test_a_mixture_is_captured_for_few_sequences(results) -> None:
+    found = case(results, "mixture")
+    assert found["captured"] == 2  # three sequences in a bucket of four, and two
+    assert found["replayed"] == 3
+    (step,) = uses(found, "decode step")
+    assert step[2] == "one captured graph"
+    assert step[4].endswith("of more, which experts a token meets is read by the host")
+    assert max(case(results, "mixture's steps")["errors"]) < ROUNDED
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("qwen3moe F16", "as the library multiplies floats"),
+        ("qwen3moe, switched off", "as the kernel is switched off: wrong sums"),
+        ("qwen3moe, token", "as their activations are not 16-bit floats"),
+    ],
+)
+def test_experts_that_the_host_reads_are_said_with_the_reason(name: str, why: str, results) -> None:
+    found = case(results, name)
+    assert found["error"] < (CODES if "token" in name else ROUNDED)
+    assert found["replayed"] == 0
+    (step,) = uses(found, "decode step")
+    assert step[2] == "kernel by kernel"
+    assert step[4] == f"which experts a token meets is read by the host, {why}"
 
 
 def test_formats_are_multiplied_as_they_are(results) -> None:

@@ -37,6 +37,7 @@ def test_every_product_is_that_of_the_codes(results) -> None:
     for kind in KINDS:
         for way in {way_of(kind, card) for card in ("sm_80", "sm_90", "sm_100")}:
             assert tried >= {(kind, way, tokens, *shape) for tokens in (16, 33) for shape in SHAPES}
+            assert (kind, way, 70, 37, 150) in tried
         assert {t[2:] for t in tried if t[0] == kind} >= {(tokens, *shape) for tokens in (1, 3) for shape in SHAPES}
     assert any(r["split"] > 1 for r in products)
     assert len([r for r in results if r.get("case") == "halved"]) == 2

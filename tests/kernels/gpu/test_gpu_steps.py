@@ -30,6 +30,14 @@ def test_every_step_is_that_of_the_reference(results) -> None:
 
 
 @pytest.mark.triton
+def test_every_kind_of_codes_by_every_number_of_tokens(results) -> None:
+    tried = {(r["case"], r["tokens"]) for r in results if "same" in r and "tokens" in r}
+    kinds = ("int8 g0", "int8 g32", "e4m3 g0", "e4m3 g128", "mxfp8 g0", "mxfp4 g0", "nvfp4 g0")
+    ways = [f"{way} {kind}" for way in ("codes", "norm to", "silu to") for kind in kinds]
+    assert tried >= {(way, tokens) for way in ways for tokens in (1, 3, 16, 33)}
+
+
+@pytest.mark.triton
 def test_codes_are_the_nearest_and_padded_with_zeros(results) -> None:
     codes = [r for r in results if "steps" in r]
     assert {r["dtype"] for r in codes} == {"int8", "e4m3"}
