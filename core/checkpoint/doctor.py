@@ -6,6 +6,7 @@ at headers and small files; `scan_values` reads every value once.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -222,6 +223,22 @@ def _layers(checkpoint: Checkpoint) -> Iterator[Finding]:
     elif gaps:
         message = f"Layers are missing: {some(gaps)}."
         yield Finding("error", "layers-missing", message, "Download all weight files again.")
+    yield from _incomplete(checkpoint)
+
+
+def _incomplete(checkpoint: Checkpoint) -> Iterator[Finding]:
+    """A layer without what every other has, and with nothing of its own: layers of another kind have that."""
+    parts: dict[int, set[str]] = defaultdict(set)
+    for tensor in checkpoint.tensors:
+        if tensor.layer is not None and tensor.name.endswith(".weight"):
+            parts[tensor.layer].add(re.sub(rf"(?<![^.]){tensor.layer}(?![^.])", "*", tensor.name, count=1))
+    counts = Counter(part for own in parts.values() for part in own)
+    for layer, own in parts.items():
+        lost = sorted(part for part, n in counts.items() if n == len(parts) - 1 and part not in own)
+        if lost and all(counts[part] == len(parts) or counts[part] > 1 for part in own):
+            names = some([part.replace("*", str(layer), 1) for part in lost])
+            message = f"Layer {layer} lacks what every other layer has: {names}."
+            yield Finding("warning", "layer-incomplete", message, "Download all weight files again.")
 
 
 def _tied(checkpoint: Checkpoint) -> Iterator[Finding]:

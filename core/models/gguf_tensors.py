@@ -142,7 +142,7 @@ def map_tensors(checkpoint: Checkpoint) -> tuple[MappedTensor, ...]:
         target = gguf_name(tensor.name, config.architecture)
         if target is None:
             raise UserError(
-                f"The tensor '{tensor.name}' has no place in a GGUF of the architecture {config.architecture}.",
+                f"The tensor '{tensor.name[:80]}' has no place in a GGUF of the architecture {config.architecture}.",
                 "Choose a safetensors target, or check that the folder holds only this model.",
             )
         if target.stacked:

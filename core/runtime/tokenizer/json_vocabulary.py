@@ -45,6 +45,8 @@ class JsonVocabulary(Vocabulary):
         """as_they_are: added tokens, whose text is not written in symbols."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        if getattr(tokenizer.model, "dropout", None):  # for training: merges left out by chance, other tokens each time
+            tokenizer.model.dropout = None
         self._tokenizer = tokenizer
         self._as_they_are = as_they_are
         self._pieces = Pieces(byte_level)

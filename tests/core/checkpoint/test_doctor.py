@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from checkpoint_files import (
     LLAMA_CONFIG,
     gguf_bytes,
@@ -25,6 +26,8 @@ from checkpoint_files import (
     write_folder,
     write_shards,
 )
+from job_help import convert
+from tiny_models import write_llama
 
 from core.checkpoint import open_checkpoint
 from core.checkpoint.doctor import Finding, examine
@@ -320,3 +323,49 @@ def test_a_split_set_with_a_wrong_count(tmp_path: Path) -> None:
         raw = gguf_bytes(keys, [gguf_tensor(f"x{number}", (4,), 0, 0)], bytes(16))
         (tmp_path / f"m-{number:05d}-of-00002.gguf").write_bytes(raw)
     assert "(2 of 3)" in findings(tmp_path)["split-count"].message
+
+
+def _incomplete(path: Path) -> list[str]:
+    with open_checkpoint(path) as checkpoint:
+        return [f.message for f in examine(checkpoint) if f.code == "layer-incomplete"]
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+def test_a_layer_that_lacks_what_the_others_have(layers: int, tmp_path: Path) -> None:
+    def without(tensors: dict[str, torch.Tensor]) -> None:
+        del tensors["model.layers.1.mlp.up_proj.weight"]
+
+    folder = write_llama(tmp_path / "m", hidden=64, ffn=64, layers=layers, change=without)
+    assert _incomplete(folder) == ["Layer 1 lacks what every other layer has: model.layers.1.mlp.up_proj.weight."]
+
+
+def test_a_gguf_whose_conversion_was_stopped(tmp_path: Path) -> None:
+    import gguf
+
+    whole, cut = tmp_path / "whole.gguf", tmp_path / "cut.gguf"
+    convert(write_llama(tmp_path / "m", hidden=64, ffn=64, layers=3), "F16", whole)
+    writer = gguf.GGUFWriter(str(cut), "llama")
+    writer.add_block_count(3)
+    for tensor in gguf.GGUFReader(str(whole)).tensors:
+        if tensor.name != "blk.2.ffn_down.weight":
+            writer.add_tensor(tensor.name, tensor.data)
+    for step in ("write_header_to_file", "write_kv_data_to_file", "write_tensors_to_file", "close"):
+        getattr(writer, step)()
+    assert _incomplete(whole) == []
+    assert _incomplete(cut) == ["Layer 2 lacks what every other layer has: blk.2.ffn_down.weight."]
+
+
+def test_layers_of_two_kinds_lack_nothing(tmp_path: Path) -> None:
+    def mixed(tensors: dict[str, torch.Tensor]) -> None:
+        for part in ("gate", "up", "down"):  # the first layer has experts, or no key of its own
+            tensors[f"model.layers.0.mlp.experts.0.{part}_proj.weight"] = tensors.pop(
+                f"model.layers.0.mlp.{part}_proj.weight"
+            )
+
+    assert _incomplete(write_llama(tmp_path / "experts", hidden=64, ffn=64, layers=3, change=mixed)) == []
+
+    def shared(tensors: dict[str, torch.Tensor]) -> None:
+        for layer in (2, 3):
+            del tensors[f"model.layers.{layer}.self_attn.k_proj.weight"]
+
+    assert _incomplete(write_llama(tmp_path / "shared", hidden=64, ffn=64, layers=4, change=shared)) == []

@@ -115,11 +115,17 @@ def test_zero_points_in_bytes_move_into_words_without_loss(tmp_path: Path) -> No
             np.testing.assert_array_equal(checkpoint.read_rows(checkpoint.tensor(name)), want)
 
 
-def test_an_order_of_minus_one_is_none(tmp_path: Path) -> None:
-    def none(tensors: dict[str, torch.Tensor]) -> None:
-        tensors |= {n.replace("_packed", "_g_idx"): torch.full((K,), -1) for n in list(tensors) if "_packed" in n}
+def no_order(tensors: dict[str, torch.Tensor]) -> None:
+    tensors |= {n.replace("_packed", "_g_idx"): torch.full((K,), -1) for n in list(tensors) if "_packed" in n}
 
-    folder, values = write(tmp_path / "m", False, "", none)
+
+def short_shapes(tensors: dict[str, torch.Tensor]) -> None:
+    tensors |= {n: t.to(torch.int32) for n, t in tensors.items() if n.endswith("_shape")}
+
+
+@pytest.mark.parametrize("change", [no_order, short_shapes])
+def test_an_order_of_minus_one_and_shapes_in_32_bits(change: Any, tmp_path: Path) -> None:
+    folder, values = write(tmp_path / "m", False, "", change)
     with open_checkpoint(folder) as checkpoint:
         for name, want in values.items():
             np.testing.assert_array_equal(checkpoint.read_rows(checkpoint.tensor(name)), want)

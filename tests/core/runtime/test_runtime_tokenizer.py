@@ -318,6 +318,36 @@ def test_a_model_file_in_a_folder(tmp_path: Path, pieces: bytes) -> None:
     assert text.chat([Message("user", "fox")]) == "<s>[fox]"
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"model": {"dropout": 0.9}},
+        {"truncation": {"direction": "Right", "max_length": 4, "strategy": "LongestFirst", "stride": 0}},
+        {
+            "padding": {
+                "strategy": {"Fixed": 64},
+                "direction": "Right",
+                "pad_to_multiple_of": None,
+                "pad_id": 0,
+                "pad_type_id": 0,
+                "pad_token": "<|start|>",
+            }
+        },
+    ],
+    ids=lambda left: next(iter(left)),
+)
+def test_what_training_left_in_tokenizer_json_changes_no_tokens(left: dict[str, Any], tmp_path: Path) -> None:
+    folder = write_llama(tmp_path / "m")
+    sample = "the weather, the other, the rest; " * 30
+    want = Tokenizer.from_file(str(folder / "tokenizer.json")).encode(sample).ids
+    path = folder / "tokenizer.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    data["model"] |= left.get("model", {})
+    path.write_text(json.dumps({**data, **left, "model": data["model"]}), encoding="utf-8")
+    with open_checkpoint(folder) as checkpoint:
+        assert open_text(checkpoint).encode(sample, parse_special=True) == want
+
+
 def test_a_folder_with_tokenizer_json(tmp_path: Path) -> None:
     folder = write_llama(tmp_path / "m")
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}{{ eos_token }}", encoding="utf-8")
