@@ -31,11 +31,12 @@ from core.units import format_bytes, format_count, format_duration
 MAX_RECIPE = 4 << 20  # bytes; a recipe that a person made has some hundred
 
 
-def recipe_of(args: argparse.Namespace) -> Recipe:
-    """The recipe that the options describe; they win over a recipe file. Raises UserError when no target is given."""
+def recipe_of(args: argparse.Namespace, checkpoint: Checkpoint | None = None) -> Recipe:
+    """The recipe that the options describe; they win over a recipe file. checkpoint: what it is for, where it is open:
+    a recipe by name may depend on it. Raises UserError when no target is given."""
     recipe = Recipe(target="")
     if args.recipe and (few := few_bits.find(str(args.recipe))):
-        recipe = few.recipe
+        recipe = few.suited(checkpoint).recipe
     elif args.recipe:
         try:
             if args.recipe.stat().st_size > MAX_RECIPE or not args.recipe.is_file():
@@ -181,8 +182,9 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def plan(args: argparse.Namespace, token: CancelToken) -> int:
-    recipe = recipe_of(args)
+    recipe_of(args)  # what is wrong with the options is said before anything is opened
     with open_checkpoint(args.path) as checkpoint:
+        recipe = recipe_of(args, checkpoint)
         made = make_plan(checkpoint, recipe)
         costs = misfit_costs(checkpoint, recipe) if any(t.fallback for t in made.tensors) else {}
         text = samples_of(checkpoint, recipe.calibrated, token)
@@ -221,12 +223,14 @@ def _print_summary(made: Plan) -> None:
 
 def convert(args: argparse.Namespace, token: CancelToken) -> int:
     limited = has_limit(args)
-    recipe = Recipe("") if limited else recipe_of(args)
+    recipe = Recipe("") if limited else recipe_of(args)  # what is wrong with the options is said first
     if args.threads is not None and args.threads < 1:
         raise UserError("At least one thread is needed.", "Give --threads 1 or more.")
     with open_checkpoint(args.path) as checkpoint:
         if limited:
             recipe = best_within(args, checkpoint, token)
+        elif args.recipe:
+            recipe = recipe_of(args, checkpoint)
         made = make_plan(checkpoint, recipe)
         output = args.output or default_output(checkpoint, made, "mix" if limited else "")
         if not args.json:
@@ -350,7 +354,7 @@ def verify(args: argparse.Namespace, token: CancelToken) -> int:
                 )
             return 0
         with open_checkpoint(args.source) as source:
-            made = make_plan(source, recipe_of(args))
+            made = make_plan(source, recipe_of(args, source))
             results = [r for _, r in verify_against(made, source, output, token)]
     if args.json:
         show({"ok": True, "tensors": [tensor_data(r) for r in results]})

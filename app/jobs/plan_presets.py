@@ -11,7 +11,7 @@ from app.jobs.runner import Work
 from app.memory_view import estimate_for
 from core import units
 from core.errors import UserError
-from core.few_bits import FEW_BITS
+from core.few_bits import FEW_BITS, FewBits
 from core.memory import MemoryEstimate
 from core.plan import FALLBACK_WARNING, Plan, make_plan
 from core.progress import CancelToken
@@ -50,11 +50,14 @@ PRESETS = (
 )
 # The first card: whichever of these and the three above suits the model and the device best.
 BEST = Preset("best", "Best for this computer", "Chosen for its memory and processor, and for this model.", ())
+
+
 # Shown when somebody asks for them.
-FEW = tuple(
-    Preset(few.name, few.title, few.loses, (few.recipe.target,), few.recipe.calibrated, "vLLM runs it.")
-    for few in FEW_BITS
-)
+def _of_few(few: FewBits) -> Preset:
+    return Preset(few.name, few.title, few.loses, (few.recipe.target,), few.recipe.calibrated, "vLLM runs it.")
+
+
+FEW = tuple(_of_few(few) for few in FEW_BITS)
 BETWEEN = (Preset("six", "", "", ("Q6_K",)), Preset("three", "", "", ("Q3_K_M",)))
 
 
@@ -96,13 +99,13 @@ def presets_work(session: Session) -> Work:
 
 
 def few_work(session: Session) -> Work:
-    """Work that returns an Offer for each of FEW."""
+    """Work that returns an Offer for each of FEW, as it suits the model."""
 
     def work(token: CancelToken) -> tuple[Offer, ...]:
         offers = []
-        for preset in FEW:
+        for few in FEW_BITS:
             token.check()
-            offers.append(_offer(session, preset))
+            offers.append(_offer(session, _of_few(few.suited(session.checkpoint))))
         return tuple(offers)
 
     return work

@@ -71,7 +71,7 @@ class PresetCard(QPushButton):
             change = units.format_percent(offer.plan.change, signed=True)
             self._size.setText(f"{units.format_bytes(offer.plan.bytes_total)} · {change} · {offer.recipe.target}")
             if offer.recipe.calibrated is not None:
-                self._sentence.setText(f"{self.preset.sentence} Takes {about(offer.plan.expected_seconds)}.")
+                self._sentence.setText(f"{offer.preset.sentence} Takes {about(offer.plan.expected_seconds)}.")
             self._fits.show()
             state, word = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}[
                 offer.fits

@@ -149,6 +149,30 @@ def test_quantized_weights_meet_rotated_inputs(groups: str, model: Path) -> None
         np.testing.assert_allclose(values, source.read_rows(source.tensor(down.name)), atol=2e-2 * np.abs(values).max())
 
 
+@pytest.mark.parametrize("bits", [0, 8])
+def test_a_model_that_runs_through_transformers_gets_what_the_weights_were(bits: int, tmp_path: Path) -> None:
+    from tiny_models import byte_tokens, tokenizer_json
+    from transformers import AutoModelForCausalLM, Olmo2Config
+
+    from core.runtime.transformers_engine import TransformersEngine
+
+    folder = tmp_path / "olmo2"
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 288, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    config = Olmo2Config(**sizes, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer_json(byte_tokens())), encoding="utf-8")
+    want = reference_logits(folder, prompt(LENGTH))
+    out = written(folder, WHOLE["signs"], bits)
+    with open_checkpoint(out) as checkpoint:
+        model = load(checkpoint, LENGTH, 1, Arithmetic(Activations.EXACT), threads=1)
+        assert isinstance(model.engine, TransformersEngine)
+        places = np.arange(LENGTH, dtype=np.int32)
+        found = model.engine.run(prompt(LENGTH), np.zeros(LENGTH, np.int32), places, places)
+        model.unload()
+    assert difference(found, want) < (2e-2 if bits else 1e-4)
+
+
 def test_another_container_gets_the_weights_rotated_back(model: Path) -> None:
     out = written(model, WHOLE["signs"], bits=8)
     convert(out, "F32", model.parent / "out.gguf")

@@ -89,18 +89,30 @@ static void act_mul(Activation kind, const float* gate, const float* up, float* 
     }
 }
 
-// Sums and differences of neighbours at each distance below W, and the signs and the scale on the way.
-BITSMITH_OP V within(V v) {
-    float x[W];
-    store(x, v);
-    for (int step = 1; step < W; step *= 2)
-        for (int i = 0; i < W; i += 2 * step)
-            for (int j = i; j < i + step; ++j) {
-                const float a = x[j], b = x[j + step];
-                x[j] = a + b;
-                x[j + step] = a - b;
-            }
-    return load(x);
+// Sylvester's matrix of W: entry (i, j) is −1 to the number of ones that i and j share.
+struct Signs {
+    float of[W][W];
+};
+constexpr Signs signs() {
+    Signs s{};
+    for (int i = 0; i < W; ++i)
+        for (int j = 0; j < W; ++j) {
+            int ones = 0;
+            for (int both = i & j; both; both &= both - 1) ++ones;
+            s.of[i][j] = ones % 2 ? -1.0f : 1.0f;
+        }
+    return s;
+}
+constexpr Signs kSigns = signs();
+
+// W neighbours times that matrix: as many products, but of whole vectors.
+BITSMITH_OP V within(const float* x) {
+    V even = splat(0.0f), odd = splat(0.0f);
+    BITSMITH_EACH for (int i = 0; i + 1 < W; i += 2) {
+        even = fma(splat(x[i]), load(kSigns.of[i]), even);
+        odd = fma(splat(x[i + 1]), load(kSigns.of[i + 1]), odd);
+    }
+    return W == 1 ? load(x) : even + odd;
 }
 
 // One stretch of `size` values times Sylvester's matrix.
@@ -115,7 +127,7 @@ static void walsh(float* x, int64_t size) {
                 }
         return;
     }
-    for (int64_t i = 0; i < size; i += W) store(x + i, within(load(x + i)));
+    for (int64_t i = 0; i < size; i += W) store(x + i, within(x + i));
     int64_t step = W;
     for (; 4 * step <= size; step *= 4)  // two distances at once: half as often through the memory
         for (int64_t i = 0; i < size; i += 4 * step)
