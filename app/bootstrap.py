@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,20 +135,10 @@ def build_window(settings: Settings | None = None) -> MainWindow:
 
 def start_background(window: MainWindow) -> None:
     """What the first picture does not need: the devices, and the other pages once their libraries are loaded."""
+    from app.ahead import Ahead
     from app.devices import load_devices
     from app.garbage import Garbage
 
     Garbage(window)
-    services = window.services
-    load_devices(services, services.shell.devices_known.emit)
-    services.jobs.run("Load libraries", lambda _token: load_libraries(), lambda _none: window.build_pages())
-
-
-def load_libraries() -> None:
-    """Import what pages need, on a worker, so that the window answers meanwhile."""
-    from app.main_window import PAGES
-    from app.plots.panel import load_library
-
-    load_library()
-    for place in PAGES.values():
-        import_module(place.split(":")[0])
+    load_devices(window.services)
+    Ahead(window).start()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ from core.units import format_bytes, format_rate
 if TYPE_CHECKING:
     from app.services import Services
     from core.hardware import Device
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,11 @@ class DeviceChoice:
     device: Device | None = None
 
 
-def load_devices(services: Services, show: Callable[[Sequence[DeviceChoice]], object]) -> None:
-    """Find the devices in the background, hand them to `show` and choose the one used last, else the fastest here."""
+def load_devices(services: Services) -> None:
+    """Find the devices in the background, tell them, and choose the one used last, else the fastest here.
+
+    Where they can not be found out, the window goes on without: sizes are shown, and not whether they fit.
+    """
 
     def done(found: tuple[tuple[DeviceChoice, ...], str]) -> None:
         choices, best = found
@@ -38,9 +43,17 @@ def load_devices(services: Services, show: Callable[[Sequence[DeviceChoice]], ob
         chosen = by_key.get(services.settings.text("last/device")) or by_key.get(best)
         if services.session.current.device is None and chosen is not None:
             services.session.update(device=chosen)
-        show(choices)
+        services.shell.devices_known.emit(choices)
 
-    services.jobs.run("Look for devices", lambda _token: find_devices(), done)
+    def failed(error: BaseException) -> None:
+        log.warning("no devices", exc_info=error)
+        services.shell.devices_known.emit(())
+        services.shell.notice.emit(
+            "What this computer has could not be found out.",
+            "Sizes are exact all the same; Help, Check this computer says what is missing.",
+        )
+
+    services.jobs.run("Look for devices", lambda _token: find_devices(), done, failed)
 
 
 def find_devices() -> tuple[tuple[DeviceChoice, ...], str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import QEvent, Qt, QTimer
+from PySide6.QtCore import QEvent, Qt
 from PySide6.QtGui import QCloseEvent, QDragEnterEvent, QDropEvent
 from PySide6.QtWidgets import QHBoxLayout, QMainWindow, QStackedWidget, QVBoxLayout, QWidget
 
@@ -15,6 +14,7 @@ from app.actions import ACTIONS, make_actions
 from app.dialogs.open_model import choose_model
 from app.help import help_desk, page_for
 from app.jobs import Job
+from app.jobs.importing import load_module
 from app.jobs.opening import open_in_background
 from app.jobs.precedence import window_first
 from app.menus import RECENT, build_menus, fill_recent
@@ -42,7 +42,7 @@ PAGES = {  # key → its class; a page's module is imported with the page, which
 
 
 class MainWindow(QMainWindow):
-    """Pages are built when first shown, or by `build_pages` once the window is on the screen."""
+    """Pages are built when first shown, or ahead of that by app/ahead.py once the window is on the screen."""
 
     def __init__(self, services: Services) -> None:
         super().__init__()
@@ -249,24 +249,19 @@ class MainWindow(QMainWindow):
         self.services.themes.set_mode(mode)
         self.services.settings.theme = mode
 
-    def build_pages(self) -> None:
-        """Build what has not been shown yet, piece by piece and plot by plot, each when the event loop comes around."""
-        from app.plots import PlotPanel
+    def unbuilt(self) -> list[str]:
+        """Pages that nobody has asked for yet."""
+        return [key for key in PAGES if key not in self._pages]
 
-        missing = next((key for key in PAGES if key not in self._pages), None)
-        plot = next((panel for panel in self.findChildren(PlotPanel) if not panel.prepared), None)
-        if missing is not None:
-            made, pieces = self._pieces.setdefault(missing, {}), _page_class(missing).pieces()
-            name = next((name for name in pieces if name not in made), None)
-            if name is not None:
-                made[name] = pieces[name]()
-            else:
-                self.page(missing, styled_later=True)
-        elif plot is not None:
-            plot.prepare()
+    def build_piece(self, key: str) -> bool:
+        """The next large part of a page, and at last the page. True."""
+        made, pieces = self._pieces.setdefault(key, {}), _page_class(key).pieces()
+        name = next((name for name in pieces if name not in made), None)
+        if name is not None:
+            made[name] = pieces[name]()
         else:
-            return
-        QTimer.singleShot(1, self.build_pages)  # with 0 it would be the same turn of the event loop
+            self.page(key, styled_later=True)
+        return True
 
     def dragEnterEvent(self, event: QDragEnterEvent) -> None:
         if dropped_path(event) is not None:
@@ -300,5 +295,5 @@ class MainWindow(QMainWindow):
 
 def _page_class(key: str) -> type[Page]:
     module, name = PAGES[key].split(":")
-    found: type[Page] = getattr(import_module(module), name)
+    found: type[Page] = getattr(load_module(module), name)
     return found

@@ -13,13 +13,15 @@ SMALLEST = QSize(900, 600)
 
 
 def place(window: QWidget, saved: QByteArray | None) -> None:
-    """Give the window the size and place of last time, or the usual ones, and keep it on the screen."""
+    """Give the window the size and place of last time, or the usual ones, and keep it on a screen that is there."""
     screen = window.screen() or QApplication.primaryScreen()
     available = screen.availableGeometry()
     window.setMinimumSize(SMALLEST.boundedTo(available.size()))
     window.resize(DEFAULT_SIZE.boundedTo(available.size()))
     if saved is not None:
         window.restoreGeometry(saved)
+        there = QApplication.screenAt(window.geometry().center())  # a second one may have been in use
+        available = there.availableGeometry() if there is not None else available
     if not window.isMaximized() and not available.contains(window.frameGeometry()):
         window.resize(window.size().boundedTo(available.size()))
         frame = window.frameGeometry()

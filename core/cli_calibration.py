@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -133,6 +134,12 @@ def text_lines(samples: Samples) -> list[str]:
         f"which begin: {begins[:PREVIEW]}{'…' if len(begins) > PREVIEW else ''}",
         *(f"warning: {words}" for words in samples.warnings),
     ]
+
+
+def say_warnings(samples: Samples) -> None:
+    """What is odd about the text, before anything is run on it; on the stream of messages."""
+    for words in samples.warnings:
+        print(f"  warning: {words}", file=sys.stderr, flush=True)
 
 
 def text_data(samples: Samples) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from core import few_bits
 from core.catalog import base_of, bits_text, granularity_text, kind_of, readers, use_of, uses
 from core.checkpoint import Checkpoint, open_checkpoint
 from core.cli_budget import best_within, has_limit
-from core.cli_calibration import calibrated_of, method_of, samples_of, text_data, text_lines
+from core.cli_calibration import calibrated_of, method_of, samples_of, say_warnings, text_data, text_lines
 from core.errors import UserError
 from core.format_table import format_table
 from core.hardware.matrix import family
@@ -237,6 +237,10 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
             _print_summary(made)
         if not args.resume and unfinished(output, made):
             print("An unfinished run of this job is there; it starts anew. --resume would go on.", file=sys.stderr)
+        text = None if args.json else samples_of(checkpoint, made.recipe.calibrated, token)
+        if text is not None:
+            say_warnings(text)
+        said = () if text is None else text.warnings
         job = run(made, checkpoint, output, token, args.resume, args.threads, args.overwrite)
         result = _drive(job, quiet=args.json)
         serve = serving(made, result.output)
@@ -247,7 +251,8 @@ def convert(args: argparse.Namespace, token: CancelToken) -> int:
         else:
             print(f"done in {format_duration(result.seconds)}: {result.output} ({format_bytes(result.actual_bytes)})")
             for note in result.notes:
-                print(f"  {note}")
+                if note not in said:
+                    print(f"  {note}")
             print(
                 f"  predicted {format_count(result.predicted_bytes)} bytes, written "
                 f"{format_count(result.actual_bytes)}, read back and verified"

@@ -29,24 +29,28 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
 def imatrix(args: argparse.Namespace, token: CancelToken) -> int:
     """Measure, or take what was measured before, and write it."""
     from core.calibration.imatrix_file import write_imatrix
+    from core.calibration.text import samples
     from core.checkpoint import open_checkpoint
-    from core.cli_calibration import text_of
+    from core.cli_calibration import say_warnings, text_of
     from core.cli_commands import show
     from core.methods.choice import Calibrated, DataMethod
     from core.methods.forecast import check_can_calibrate
-    from core.methods.importance import importance_of
+    from core.methods.importance import measured
     from core.output import check_file
 
     with open_checkpoint(args.path) as checkpoint:
         check_file(args.output, args.overwrite, [checkpoint])
         calibrated = Calibrated(DataMethod.IMPORTANCE, text=text_of(args))
         check_can_calibrate(checkpoint, calibrated)
-        found = _measured(importance_of(checkpoint, calibrated, token), quiet=args.json)
+        text = samples(checkpoint, calibrated.text, token)
+        if not args.json:
+            say_warnings(text)
+        found = _measured(measured(checkpoint, text, token), quiet=args.json)
     write_imatrix(args.output, found)
     notes = list(found.remarks)
     if args.json:
         about = {"output": str(args.output), "entries": len(found.entries), "chunks": found.chunks}
-        show({**about, "chunk_size": found.chunk_size, "notes": notes})
+        show({**about, "chunk_size": found.chunk_size, "notes": [*text.warnings, *notes]})
         return 0
     print(f"{args.output}: {len(found.entries)} weights over {found.chunks} × {found.chunk_size} tokens")
     for note in notes:

@@ -439,8 +439,8 @@ def _warnings(plan: Plan, checkpoint: Checkpoint) -> list[str]:
     asymmetric = {t.format.name for t in plan.tensors if t.format and re.match(r"w\d+a16-.*-asym$", t.format.name)}
     if asymmetric:
         out.append(
-            "transformers 5 loads zero points only when from_pretrained gets "
-            "quantization_config=CompressedTensorsConfig(dequantize=True); vLLM needs nothing."
+            "transformers 5 loads zero points only when from_pretrained gets a "
+            "CompressedTensorsConfig with dequantize=True; vLLM needs nothing."
         )
     if any(name.startswith("w8") for name in asymmetric):
         out.append(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
@@ -128,3 +129,14 @@ def controls(root: QWidget) -> list[QWidget]:
 
 def scrolls_down(area: QAbstractScrollArea) -> bool:
     return area.verticalScrollBar().maximum() > 0
+
+
+def load_screens():  # type: ignore[no-untyped-def]
+    """tests/app/screens.py as a module."""
+    path = Path(__file__).with_name("app") / "screens.py"
+    spec = importlib.util.spec_from_file_location("screens", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -21,6 +21,7 @@ from typing import Any
 import shiboken6
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
 
+from app.jobs.importing import one_at_a_time
 from app.jobs.precedence import JobToken, window_first
 from app.jobs.turn_queue import TurnQueue
 from core.errors import Cancelled
@@ -175,6 +176,7 @@ class JobRunner(QObject):
         super().__init__(parent)
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL)
+        one_at_a_time()
         self._lanes = {
             "serial": _Lane("serial", 1, self._perform),
             "pool": _Lane("pool", pool_width, self._perform),

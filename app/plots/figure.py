@@ -34,7 +34,7 @@ class FigurePanel(QWidget):
         self._empty_text = empty
         self.title = ElidedLabel(name, "heading")
         self.note = label("", "warning", wrap=True)
-        self.readout = label("", "caption")
+        self.readout = ElidedLabel(role="caption")
         self.readout.setFont(ui_font(CAPTION))
         self._make_menu()
         self._lay_out()

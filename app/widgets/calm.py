@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
-from PySide6.QtGui import QWheelEvent
-from PySide6.QtWidgets import QComboBox, QDoubleSpinBox, QSpinBox
+from PySide6.QtCore import QEvent, Qt
+from PySide6.QtGui import QHelpEvent, QPaintEvent, QWheelEvent
+from PySide6.QtWidgets import (
+    QComboBox,
+    QDoubleSpinBox,
+    QSpinBox,
+    QStyle,
+    QStyleOptionComboBox,
+    QStylePainter,
+    QToolTip,
+)
 
 from app.theme import SPACE_2
 
+GAP = 4  # px that the style keeps beside a chooser's text
+
 
 class CalmCombo(QComboBox):
-    """Scrolling past it does not change it."""
+    """Scrolling past it does not change it. What has no room is left out in the middle, and the tooltip has it."""
 
     def wheelEvent(self, event: QWheelEvent) -> None:
         event.ignore()
+
+    def shown_text(self) -> str:
+        """What is painted at the present width."""
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        field = self.style().subControlRect(
+            QStyle.ComplexControl.CC_ComboBox, option, QStyle.SubControl.SC_ComboBoxEditField, self
+        )
+        return self.fontMetrics().elidedText(self.currentText(), Qt.TextElideMode.ElideMiddle, field.width() - GAP)
+
+    def paintEvent(self, _event: QPaintEvent) -> None:
+        option = QStyleOptionComboBox()
+        self.initStyleOption(option)
+        with QStylePainter(self) as painter:
+            painter.drawComplexControl(QStyle.ComplexControl.CC_ComboBox, option)
+            if self.currentIndex() >= 0:
+                option.currentText = self.shown_text()
+            painter.drawControl(QStyle.ControlElement.CE_ComboBoxLabel, option)
+
+    def event(self, event: QEvent) -> bool:
+        if isinstance(event, QHelpEvent) and event.type() == QEvent.Type.ToolTip:
+            whole = self.currentText()
+            if whole and self.shown_text() != whole:
+                QToolTip.showText(event.globalPos(), "\n".join(filter(None, (whole, self.toolTip()))), self)
+                return True
+        return super().event(event)
 
 
 class CalmNumber(QSpinBox):

@@ -15,9 +15,11 @@ class FlowRow(QWidget):
     """As many lines as its parts need at its width. It sets its height itself: layouts that ask for a height by width
     take no notice of stretch factors."""
 
-    def __init__(self, parent: QWidget | None = None) -> None:
+    def __init__(self, parent: QWidget | None = None, *, space: int = SPACE_3, whole: bool = False) -> None:
+        """space: px between two parts of a line. whole: it is never narrower than its widest part."""
         super().__init__(parent)
         self._parts: list[QWidget] = []
+        self._space, self._whole = space, whole
         self.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)
         self.setFixedHeight(0)
 
@@ -39,24 +41,40 @@ class FlowRow(QWidget):
     def sizeHint(self) -> QSize:
         return QSize(0, self.height())
 
+    def set_line(self, width: int) -> None:
+        """Beside other widgets: exactly this wide; 0: whatever there is."""
+        policy = QSizePolicy.Policy.Fixed if width else QSizePolicy.Policy.Ignored
+        self.setSizePolicy(policy, QSizePolicy.Policy.Fixed)
+        self.setMinimumWidth(width)
+        self.place()
+
+    def whole_width(self) -> int:
+        """Of all parts that are shown, in one line."""
+        shown = [part.sizeHint().width() for part in self._parts if not part.isHidden()]
+        return sum(shown) + self._space * max(len(shown) - 1, 0)
+
     def place(self) -> None:
         """Put the parts where they belong, after one of them has changed."""
         lines: list[list[QWidget]] = []
         x = 0
         for part in self._parts:
+            if part.isHidden():
+                continue
             width = part.sizeHint().width()
             if not lines or x + width > self.width():
                 lines.append([])
                 x = 0
             lines[-1].append(part)
-            x += width + SPACE_3
+            x += width + self._space
+        if self._whole:
+            self.setMinimumWidth(max((part.sizeHint().width() for line in lines for part in line), default=0))
         y = 0
         for line in lines:
             x, high = 0, max(part.sizeHint().height() for part in line)
             for part in line:
                 size = part.sizeHint()
                 part.setGeometry(x, y + (high - size.height()) // 2, size.width(), size.height())
-                x += size.width() + SPACE_3
+                x += size.width() + self._space
             y += high + SPACE_1
         if max(y - SPACE_1, 0) != self.height():
             self.setFixedHeight(max(y - SPACE_1, 0))

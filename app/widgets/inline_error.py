@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable
 
 from PySide6.QtGui import QGuiApplication, QResizeEvent
 from PySide6.QtWidgets import QFrame, QHBoxLayout, QPlainTextEdit, QVBoxLayout, QWidget
 
 from app.help import help_desk
+from app.language import say
 from app.theme import CAPTION, SPACE_2, SPACE_3, mono_font
 from app.widgets.basics import IconLabel, label, quiet_button, set_role
 from core.errors import UserError
@@ -39,6 +41,9 @@ class InlineError(QFrame):
         self.more = quiet_button("Read more", self._read_more, icon="book-open", hint="What the guide says about this")
         self.more.setAccessibleName("Read more")
         self._topic = ""
+        self._offered: Callable[[], object] | None = None
+        self.action = quiet_button("", self._take_offer)
+        self.action.hide()
         self._dismiss = quiet_button("", self.hide, icon="x", hint="Dismiss this message")
 
         words = QVBoxLayout()
@@ -49,6 +54,7 @@ class InlineError(QFrame):
         row.setSpacing(SPACE_2)
         row.addWidget(self._icon)
         row.addLayout(words, 1)
+        row.addWidget(self.action)
         row.addWidget(self.more)
         row.addWidget(self._details_button)
         row.addWidget(copy)
@@ -84,6 +90,8 @@ class InlineError(QFrame):
         topic: the section about trouble that 'Read more' opens; '' opens their page, and for a warning there is none.
         """
         self._topic = topic
+        self._offered = None
+        self.action.hide()
         self.more.setVisible(bool(topic) or not warning)
         self.message.setText(message)
         self.hint.setText(hint)
@@ -96,6 +104,20 @@ class InlineError(QFrame):
         self._details_button.setVisible(bool(details))
         self._details.hide()
         self.show()
+
+    def offer(self, text: str, hint: str, do: Callable[[], object]) -> None:
+        """A button beside what is shown, which goes with it. hint: what it does."""
+        self._offered = do
+        self.action.setText(say(text))
+        self.action.setToolTip(say(hint))
+        self.action.setAccessibleName(say(text))
+        self.action.show()
+
+    def _take_offer(self) -> None:
+        do = self._offered
+        self.hide()
+        if do is not None:
+            do()
 
     @property
     def is_warning(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from PySide6.QtCore import Qt, Signal
+from PySide6.QtCore import Qt, QTimer, Signal
 from PySide6.QtGui import QPainter, QPaintEvent, QPen, QResizeEvent, QStandardItem, QStandardItemModel
 from PySide6.QtWidgets import (
     QComboBox,
@@ -46,6 +46,7 @@ _NAMES = {  # shorter than core's labels, which stand in the tooltip
 
 
 TITLES_WIDTH = 272  # px of "Device", "Context", "Batch", "Cache" and the margins around everything
+MARGINS_WIDTH = 112  # of these the margins, which are left where the bar is below NARROW: tooltips have the words
 DEVICE_WIDTH, NARROW_DEVICE, NARROW = 184, 128, 1000  # px of the device's name, also where the bar is below NARROW
 LOW = 660  # px of a window's height below which a page needs the line about the cache more
 
@@ -71,6 +72,7 @@ class MemoryBar(QFrame):
         self._store = services.session
         self._choices: tuple[DeviceChoice, ...] = ()
         self._estimate: MemoryEstimate | None = None
+        self._bound = ""  # tokens a second at most
         self.setProperty("frameRole", "bar")
         self.setAccessibleName("Memory")
         self._make_controls()
@@ -143,28 +145,36 @@ class MemoryBar(QFrame):
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
         self._fit()
+        # And in a turn of its own: what is shown or hidden while the window lays itself out can keep its old place.
+        QTimer.singleShot(0, self, self._fit)
 
     def _fit(self) -> None:
-        """Leave sizes out where there is no room for all; tooltips have them."""
+        """Leave words and sizes out where there is no room for all; tooltips have them."""
+        narrow = self.width() < NARROW
+        self.device.setMaximumWidth(NARROW_DEVICE if narrow else DEVICE_WIDTH)
+        for title in self._titles:
+            title.setVisible(not narrow)
         if self._estimate is None:
             return
         shown = [entry for entry in self._legend.values() if not entry.isHidden()]
-        room = self.width() - 2 * SPACE_6 - (0 if self.bound.isHidden() else self.bound.sizeHint().width())
+        self.bound.setText(f"≤ {self._bound}" if narrow else f"at most {self._bound}")
         for entry in shown:
             entry.shorten(False)
+        room = self.width() - 2 * SPACE_6 - (0 if self.bound.isHidden() else self.bound.sizeHint().width())
         if sum(entry.sizeHint().width() + SPACE_3 for entry in shown) > room:
             for entry in shown:
                 entry.shorten(True)
-        narrow = self.width() < NARROW
-        self.device.setMaximumWidth(NARROW_DEVICE if narrow else DEVICE_WIDTH)
         full = total_text(self._estimate)
         short = full.split(" (")[0]
         taken = sum(p.width() + SPACE_4 for p in (self.context, self.batch, self.cache))
-        taken += self.device.maximumWidth() + self.verdict.sizeHint().width() + TITLES_WIDTH
+        taken += self.device.maximumWidth() + self.verdict.sizeHint().width()
+        taken += MARGINS_WIDTH if narrow else TITLES_WIDTH
         for text in (full, short, short.split(" of ")[0]):
             self.total.setText(text)
             if self.total.sizeHint().width() <= self.width() - taken:
                 break
+        for part in (*shown, self._lower):  # now: while other parts are laid out their requests can get lost
+            part.layout().activate()
         self.total.setToolTip(full)
         self.room.setVisible(bool(self.room.text()) and self.window().height() >= LOW)
 
@@ -177,7 +187,7 @@ class MemoryBar(QFrame):
             self.verdict.set("error", f"{format_decimal(estimate.shortfall)} too much")
         self.bound.setVisible(estimate.decode is not None)
         if estimate.decode is not None:
-            self.bound.setText(f"at most {format_tokens_per_second(estimate.decode.tokens_per_second)}")
+            self._bound = format_tokens_per_second(estimate.decode.tokens_per_second)
             step = f"A step reads {format_bytes(estimate.decode.bytes_per_step)}."
             self.bound.setToolTip(f"{explain('decode bound')}\n{step}")
 
@@ -230,16 +240,18 @@ class MemoryBar(QFrame):
         upper.setSpacing(SPACE_2)
         titles = (("Device", ""), ("Context", ""), ("Batch", ""), ("cache format", "Cache"))
         controls = (self.device, self.context, self.batch, self.cache)
+        self._titles: list[QLabel] = []
         for (word, text), control in zip(titles, controls, strict=True):
             name = term(word, text, "muted")
             name.setBuddy(control)
+            self._titles.append(name)
             upper.addWidget(name)
             upper.addWidget(control)
             upper.addSpacing(SPACE_2)
         upper.addWidget(self.total, 1)
         upper.addSpacing(SPACE_1)
         upper.addWidget(self.verdict)
-        legend = QWidget()
+        legend = self._lower = QWidget()
         legend.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Fixed)  # cut off rather than widen a window
         lower = QHBoxLayout(legend)
         lower.setContentsMargins(0, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""An area that scrolls down when there is too little room, and never sideways."""
+"""An area that scrolls down when there is too little room, and sideways in windows smaller than we plan for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QWidget
 
-WIDEST = 380  # px that an area's contents can ask for; the smallest window has two of these
+WIDEST = 440  # px that an area's contents can ask for; a window of 1,100 px has two of these
 
 
 def scrolled(panel: QWidget, *, whole: bool = False) -> QScrollArea:
@@ -18,7 +18,6 @@ def scrolled(panel: QWidget, *, whole: bool = False) -> QScrollArea:
         area.setSizePolicy(QSizePolicy.Policy.Preferred, QSizePolicy.Policy.Maximum)
     area.setWidgetResizable(True)
     area.setFrameShape(QFrame.Shape.NoFrame)
-    area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setWidget(panel)
     for each in (area.viewport(), panel):
@@ -27,8 +26,8 @@ def scrolled(panel: QWidget, *, whole: bool = False) -> QScrollArea:
 
 
 class _Scrolled(QScrollArea):
-    """As wide as its contents need: there is no way to scroll sideways. The contents are as high as their texts are at
-    that width, which Qt's own area does not ask for."""
+    """As wide as its contents need, up to WIDEST: below, they are scrolled to. The contents are as high as their texts
+    are at that width, which Qt's own area does not ask for."""
 
     whole = False
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +20,9 @@ def torch_ready(token: CancelToken) -> None:
 
 def _import() -> None:
     load_torch()
-    import_module("core.calibration.forward")
+    import torch  # noqa: F401 - before the module that needs it: nothing of ours then waits for its import
+
+    import core.calibration.forward  # noqa: F401 - for whoever imports it next
 
 
 def load_torch() -> None:

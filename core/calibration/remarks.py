@@ -9,11 +9,8 @@ import numpy as np
 
 from core.calibration.settings import CalibrationText
 from core.runtime.tokenizer import Text
-from core.runtime.tokenizer.vocabulary import byte_of
-from core.units import format_count, format_percent
+from core.units import format_count
 
-UNKNOWN_SHARE = 0.02  # of tokens that the vocabulary has no piece for; ordinary text has a few in ten thousand
-BYTES_PER_TOKEN = 2.0  # below: prose has 3 to 5 in every language that the vocabulary knows, code and tables 2.5 to 3.5
 DISTINCT_SHARE = 0.02  # of the smaller of tokens and vocabulary; ordinary text of 32,768 tokens has 0.1 to 0.2
 ENOUGH_TO_JUDGE = 2048  # tokens, below which there is no saying how varied a text is
 
@@ -37,7 +34,7 @@ class Counts(Protocol):
 
 
 def about_tokens(coverage: Coverage, settings: CalibrationText, text: Text) -> list[str]:
-    """On the amount of text, and on how the vocabulary covers it."""
+    """On the amount of text, and on how varied it is."""
     found = []
     ids = coverage.ids
     if len(ids) < settings.samples:
@@ -50,18 +47,7 @@ def about_tokens(coverage: Coverage, settings: CalibrationText, text: Text) -> l
             f"{format_count(int(ids.size))} tokens are fewer than the {format_count(widest)} channels of the widest "
             "layer, so what is measured of it is incomplete. Take more or longer samples."
         )
-    distinct, counts = np.unique(ids, return_counts=True)
-    unknown = sum(int(n) for i, n in zip(distinct, counts, strict=True) if _is_unknown(text, int(i)))
-    if unknown > UNKNOWN_SHARE * ids.size:
-        found.append(
-            f"{format_percent(unknown / ids.size)} of the tokens are parts of letters that the model's vocabulary does "
-            "not have. Choose text in a language that the model was made for."
-        )
-    elif coverage.bytes_per_token < BYTES_PER_TOKEN:
-        found.append(
-            f"A token stands for {coverage.bytes_per_token:.1f} bytes of the text, where 3 to 5 are usual: the model's "
-            "vocabulary does not fit it, or it is mostly digits and signs."
-        )
+    distinct = np.unique(ids)
     if ids.size >= ENOUGH_TO_JUDGE and len(distinct) < DISTINCT_SHARE * min(ids.size, text.count):
         found.append(
             f"The text uses {format_count(len(distinct))} different tokens of {format_count(text.count)}: it repeats "
@@ -82,11 +68,3 @@ def about_chats(counts: Counts, settings: CalibrationText, text: Text) -> list[s
     if counts.chats and not text.template and settings.path:
         found.append("The text has chats, and the model has no chat template: they are written as plain dialogues.")
     return found
-
-
-def _is_unknown(text: Text, token: int) -> bool:
-    """The unknown token, or a byte of a letter without a piece; bytes of ASCII are line ends and the like."""
-    byte = byte_of(text.vocabulary.token_text(token)) if token not in text.vocabulary.special else None
-    if byte is None and token == text.ids.unk and token not in (text.ids.bos, text.ids.eos, text.ids.pad):
-        return True
-    return byte is not None and byte >= 0x80

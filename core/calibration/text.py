@@ -14,6 +14,7 @@ from core.calibration.records import Record
 from core.calibration.remarks import Coverage, about_chats, about_tokens
 from core.calibration.settings import CalibrationText
 from core.calibration.sources import LETTERS, SMALLEST_PIECE, Source, open_sources
+from core.calibration.suits import Looked, about_code, about_script, about_vocabulary
 from core.checkpoint.base import Checkpoint
 from core.errors import UserError
 from core.progress import CancelToken
@@ -92,6 +93,7 @@ def samples(checkpoint: Checkpoint, settings: CalibrationText, token: CancelToke
     warnings = [
         *_about_length(settings, length),
         *about_tokens(coverage, settings, text),
+        *_about_kind(checkpoint, settings, writer, coverage),
         *about_chats(writer, settings, text),
         *notes,
     ]
@@ -204,12 +206,15 @@ class _Writer:
         self.read_bytes = self.read_tokens = 0
         self.chats = self.plain = self.refused = 0
         self.problem: UserError | None = None
+        self.looked = Looked()
 
     def ids(self, record: Record) -> list[int]:
         """Tokens without those around a text; [] for a chat that the template refuses."""
         turns = record.turns
         self.chats += bool(turns)
         self.plain += not turns
+        for piece in (turn.content for turn in turns) if turns else (record.text,):
+            self.looked.look(piece)
         if not turns and self._as_chat:
             turns = _as_turns(record.text)
         if turns and self.text.template:
@@ -263,6 +268,14 @@ def _about_length(settings: CalibrationText, length: int) -> list[str]:
         return []
     asked = format_count(settings.length)
     return [f"Samples have {format_count(length)} tokens, which is the model's context; {asked} were asked for."]
+
+
+def _about_kind(checkpoint: Checkpoint, settings: CalibrationText, writer: _Writer, coverage: Coverage) -> list[str]:
+    """On the text's language and kind. The bundled text is English, and has programs unless they are left out."""
+    found = about_vocabulary(writer.looked, coverage, writer.text, bool(settings.path))
+    if settings.path and not found:
+        found = about_script(writer.looked)
+    return [*found, *about_code(writer.looked, checkpoint, writer.text)]
 
 
 def _shares(groups: list[_Group], order: np.ndarray) -> tuple[Share, ...]:

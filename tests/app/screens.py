@@ -67,13 +67,18 @@ def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = S
 
     turns: see Camera.
     """
-    from get_screens import get_states
-    from PySide6.QtWidgets import QLabel
-
     camera = Camera(window, folder, scratch, turns)
     window.resize(*size)
     window.show()
-    assert isinstance(window.findChild(QLabel), QLabel)
+    for name in states(camera):
+        camera.take(name)
+    return camera.taken
+
+
+def states(camera: Camera) -> Iterator[str]:
+    """Puts the window into every state, one after the other, and gives the name of each."""
+    from get_screens import get_states
+
     for part in (
         _model_pages,
         get_states,
@@ -83,9 +88,7 @@ def take_all(window: Any, folder: Path, scratch: Path, size: tuple[int, int] = S
         _inspect_pages,
         _inspect_more_pages,
     ):
-        for name in part(camera):
-            camera.take(name)
-    return camera.taken
+        yield from part(camera)
 
 
 def _model_pages(c: Camera) -> Iterator[str]:

@@ -5,26 +5,16 @@ Each state is taken in one theme here; `make screens` takes both of each.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 from PySide6.QtGui import QImage
+from window_help import load_screens
 
 from app.devices import find_devices
 
 pytestmark = [pytest.mark.gui, pytest.mark.slow]
 TURNS = 5  # states in one theme, and then as many in the other: switching takes half of the time
-
-
-def load_screens():  # type: ignore[no-untyped-def]
-    path = Path(__file__).with_name("screens.py")
-    spec = importlib.util.spec_from_file_location("screens", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_every_page_in_every_state(window, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -66,7 +66,8 @@ def first_shows(scratch: Path) -> float:
     """The longest blocked frame while each page is shown before the window had time to build it."""
     from window_help import longest_block
 
-    from app.bootstrap import build_window, load_libraries
+    from app.ahead import load_libraries
+    from app.bootstrap import build_window
     from app.settings import Settings
 
     window = build_window(Settings(scratch / "first.ini"))

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QKeyEvent, QMouseEvent
-from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractButton, QFrame, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.jobs.convert_queue import Entry
 from app.jobs.runner import JobState
 from app.pages.convert.serve import ServeRow
 from app.theme import SPACE_1, SPACE_2, SPACE_3
 from app.widgets.basics import button, label, set_role
+from app.widgets.flow import FlowRow
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
 from app.widgets.warning_line import show_warnings
+from app.widgets.work_line import PROGRESS_STEPS, SEPARATOR, clock_text, progress_bar, show_buttons
 from core import units
 from core.kv.scheme import CacheScheme
 from core.methods.scratch import scratch_path
@@ -22,10 +24,8 @@ from core.run import OtherRun
 from core.serving import serving_target
 from core.targets import find_target
 
-PROGRESS_STEPS = 1000
 BAR_WIDTH = 64  # px that the bar keeps when its text is long
-NAME_WIDTH = 120  # px for the output's name before buttons lose their words
-SEPARATOR = " · "
+NAME_WIDTH = 160  # px for the output's name before buttons stand under it
 BUTTONS = {
     JobState.QUEUED: ("cancel",),
     JobState.RUNNING: ("pause", "cancel"),
@@ -58,11 +58,8 @@ class EntryCard(QFrame):
         self.verdict = Verdict("queued")
         self.verdict.setMinimumWidth(88)
         self.name = ElidedLabel(str(entry.order.output), mono=True)
-        self.bar = QProgressBar()
-        self.bar.setRange(0, PROGRESS_STEPS)
-        self.bar.setTextVisible(False)
+        self.bar = progress_bar(f"Progress of {entry.title}")
         self.bar.setMinimumWidth(BAR_WIDTH)
-        self.bar.setAccessibleName(f"Progress of {entry.title}")
         self.text = label("", "muted", selectable=True)
         self.text.setAccessibleName("Progress")
         self.notes = QVBoxLayout()  # what came up while numbers were chosen from data
@@ -73,7 +70,8 @@ class EntryCard(QFrame):
         self.buttons: dict[str, QAbstractButton] = {}
         self._titles: dict[str, str] = {}
         self._room = 0
-        first = QHBoxLayout()
+        self._below = False  # whether the buttons stand under the text
+        first = self._first = QHBoxLayout()
         first.setSpacing(SPACE_2)
         first.addWidget(self.verdict)
         first.addWidget(self.name, 1)
@@ -92,13 +90,15 @@ class EntryCard(QFrame):
         ):
             made = button(title, lambda word=word: self.asked.emit(word, self.entry), icon=icon, hint=hint)
             self.buttons[word], self._titles[word] = made, title
-            first.addWidget(made)
+        self.actions = FlowRow(space=SPACE_2)
+        self.actions.set_parts(tuple(self.buttons.values()))
+        first.addWidget(self.actions)
         second = self._second = QHBoxLayout()
         second.setSpacing(SPACE_3)
         second.addWidget(self.bar, 1)
         second.addWidget(self.text)
         second.addStretch(0)
-        layout = QVBoxLayout(self)
+        layout = self._column = QVBoxLayout(self)
         layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         layout.setSpacing(SPACE_1 + 2)
         layout.addLayout(first)
@@ -141,16 +141,7 @@ class EntryCard(QFrame):
             self.error.show_error(entry.error)
         else:
             self.error.hide()
-        focused = self.window().focusWidget()
-        held = next((word for word, made in self.buttons.items() if made is focused), None)
-        words = self._words()
-        for word in words:
-            self.buttons[word].show()
-        if held is not None and held not in words:
-            # Pause and Resume stand in one place: a key pressed again must not meet Cancel.
-            self.buttons[words[0]].setFocus()
-        for word, made in self.buttons.items():
-            made.setVisible(word in words)
+        show_buttons(self.buttons, self._words(), self.window().focusWidget())
         self._titles["resume"] = "Try again" if state is JobState.FAILED else "Resume"
         self.text.setWordWrap(state.final)  # while it runs, its height must not change with every number
         self._second.setStretchFactor(self.text, int(state.final))
@@ -169,15 +160,17 @@ class EntryCard(QFrame):
         self.serve.show_commands(words)
 
     def fit(self, width: int) -> None:
-        """Where the card has less room than its buttons need, all but the first show their icon alone."""
+        """Where the card has less room than its buttons need beside the name, they stand at its end."""
         self._room = width
-        words = self._words()
-        for word in words:
+        for word in self._words():
             self._name(word, self._titles[word])
-        needed = sum(self.buttons[word].sizeHint().width() + SPACE_2 for word in words)
-        if width and needed + self.verdict.minimumWidth() + NAME_WIDTH > width:
-            for word in words[1:]:
-                self._name(word, "")
+        needed = self.actions.whole_width()
+        below = bool(width) and needed + self.verdict.minimumWidth() + NAME_WIDTH > width
+        if below != self._below:
+            self._below = below
+            (self._first if below else self._column).removeWidget(self.actions)
+            (self._column if below else self._first).addWidget(self.actions)
+        self.actions.set_line(0 if below else needed)
 
     def _words(self) -> tuple[str, ...]:
         """The buttons of the entry as it is."""
@@ -263,11 +256,6 @@ def _running(entry: Entry) -> list[str]:
     if entry.memory:
         parts.append(f"memory {units.format_decimal(entry.memory)}")
     return parts
-
-
-def clock_text(seconds: float) -> str:
-    """A running clock: whole seconds, so that it does not flicker."""
-    return f"{round(seconds)} s" if seconds < 59.5 else units.format_duration(seconds)
 
 
 def _done(entry: Entry) -> list[str]:

@@ -38,6 +38,7 @@ from core.run import command_line
 REFRESH_MS = 250  # clock and rate, four times a second
 PLOT_MS = 350  # the histogram of the newest tensor: between two deliveries of progress, not in the turn of one
 PLOT_WIDTH = 256  # px that the titles of the axes need
+LOW, QUEUE_HEIGHT_LOW = 460, 96  # px: where the page is below LOW, the tensors need the room more
 QUEUE_HEIGHT = 196  # two conversions; more can be scrolled to
 FORMAT = 2  # column
 WIDTHS = ("", "not written", "w4a16-g128", "99.99", "0.99999", "999.999")
@@ -279,7 +280,8 @@ class ConvertPage(Page):
         self._list.activate()
         needed = self._list.minimumHeightForWidth(self._area.viewport().width())
         needed = max(needed, self._list.minimumSize().height())  # −1 while no card has a text that wraps
-        self._area.setFixedHeight(min(max(needed, 1), QUEUE_HEIGHT))
+        limit = QUEUE_HEIGHT if self.height() >= LOW else QUEUE_HEIGHT_LOW
+        self._area.setFixedHeight(min(max(needed, 1), limit))
 
     # ---- the user asks ---------------------------------------------------------------------------------------------
 

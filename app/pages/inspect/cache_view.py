@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QStackedWidget, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.inspect_more import CACHE_KEY, cache_outliers_work
-from app.jobs.runner import Job
+from app.pages.inspect.measuring import MeasuringView
 from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
 from app.plots.head_map import HeadOutliers
 from app.services import Services
 from app.theme import SPACE_2
-from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box, set_available
+from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box
 from app.widgets.inline_error import InlineError
 from app.widgets.text import term
 from core.inspect.cache_outliers import CacheOutliers, HeadMap
@@ -25,19 +23,17 @@ MOST_TOKENS = 4096
 HINT = "Run the model layer by layer over the included text"
 
 
-class CacheView(QWidget):
+class CacheView(MeasuringView):
     """Runs the model over the included text when asked, and shows keys and values before and after a rotation."""
 
     def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._state, self._services = state, services
+        super().__init__(services, parent)
+        self._state = state
         self.found: CacheOutliers | None = None
-        self.running = False
-        self._job: Job | None = None
         self.start = PrimaryButton("Run a few hundred tokens", self.run, icon="play", hint=HINT)
         self.tokens = number_box("Tokens", 16, MOST_TOKENS, TOKENS, hint="How many tokens of the text at most")
         self.again = button("Run", self.run, icon="play", hint=HINT)
-        self.cancel = button("Cancel", self._cancel, icon="x", hint="Stop; nothing is shown of an unfinished run")
+        self.cancel = button("Cancel", self.stop, icon="x", hint="Stop; nothing is shown of an unfinished run")
         self.progress = QProgressBar()
         self.progress.setTextVisible(False)
         self.progress.setAccessibleName("Progress over the layers")
@@ -100,52 +96,12 @@ class CacheView(QWidget):
         checkpoint = self._state.checkpoint
         if checkpoint is None or self.running:
             return
-        self.error.hide()
-        self._set_running(True)
-        self._job = self._services.jobs.run(
-            "Measure keys and values", cache_outliers_work(checkpoint, self.tokens.value()), self._on_done,
-            self._on_error, self._on_progress, on_cancelled=self._on_cancelled, latest_key=CACHE_KEY, owner=self,
-        )  # fmt: skip
-
-    def _cancel(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            self.state_text.setText("Stopping…")
-
-    def _on_progress(self, values: tuple[Any, ...]) -> None:
-        newest = values[-1]
-        self.progress.setRange(0, max(1, newest.total))
-        self.progress.setValue(newest.done)
-        self.state_text.setText(f"Layer {newest.done} of {newest.total}")
-
-    def _on_done(self, found: CacheOutliers) -> None:
-        self._set_running(False)
-        self.show_found(found)
-
-    def _on_error(self, error: BaseException) -> None:
-        self._set_running(False)
-        self.error.show_error(error)
-
-    def _on_cancelled(self) -> None:
-        self._set_running(False)
-        self.state_text.setText("Cancelled.")
-
-    def _set_running(self, on: bool) -> None:
-        self.running = on
-        self.progress.setRange(0, 0 if on else 1)
-        self.progress.setVisible(on)
-        self.cancel.setVisible(on)
-        self.again.setVisible(not on and self.found is not None)
-        self.state_text.setText("Reading the first layer…" if on else "")
-        for part in (self.start, self.again):
-            set_available(part, "It is running already; Cancel stops it." if on else "")
-
-    # ---- what was found --------------------------------------------------------------------------------------------
+        self.measure("Measure keys and values", cache_outliers_work(checkpoint, self.tokens.value()), CACHE_KEY)
 
     def show_found(self, found: CacheOutliers) -> None:
         """Show a measurement of the open model."""
         self.found = found
-        self._set_running(False)
+        self.set_running(False)
         for first, (pair, what, place) in enumerate(
             ((found.keys, "Keys", "channel"), (found.values, "Values", "token"))
         ):
@@ -165,7 +121,7 @@ class CacheView(QWidget):
             picture.clear()
         self.error.hide()
         self._stack.setCurrentWidget(self.empty)
-        self._set_running(False)
+        self.set_running(False)
 
 
 def in_words(found: CacheOutliers) -> str:

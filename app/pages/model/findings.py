@@ -51,7 +51,6 @@ class FindingsCard(Card):
         self._area = QScrollArea()
         self._area.setWidgetResizable(True)
         self._area.setFrameShape(QFrame.Shape.NoFrame)
-        self._area.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self._area.setWidget(inside)
         self._area.setAccessibleName("What the check found")
         self.add(running)
@@ -86,18 +85,13 @@ class _FindingRow(QWidget):
     def __init__(self, finding: Any) -> None:
         super().__init__()
         state, word = _SEVERITIES[finding.severity]
-        layout = QHBoxLayout(self)
+        layout = QVBoxLayout(self)  # beside it, names of tensors would have no room in a small window
         layout.setContentsMargins(0, 0, 0, 0)
-        layout.setSpacing(SPACE_3)
-        verdict = Verdict(state, word)
-        verdict.setMinimumWidth(84)
-        layout.addWidget(verdict, 0, Qt.AlignmentFlag.AlignTop)
-        words = QVBoxLayout()
-        words.setSpacing(2)
-        words.addWidget(label(finding.message, wrap=True, selectable=True))
+        layout.setSpacing(2)
+        layout.addWidget(Verdict(state, word))
+        layout.addWidget(label(finding.message, wrap=True, selectable=True))
         if finding.hint:
-            words.addWidget(label(finding.hint, "muted", wrap=True, selectable=True))
-        layout.addLayout(words, 1)
+            layout.addWidget(label(finding.hint, "muted", wrap=True, selectable=True))
         self.setAccessibleName(f"{word}: {finding.message} {finding.hint}".strip())
 
 

@@ -88,6 +88,7 @@ class GetView(QWidget):
         self.field.setPlaceholderText(
             "Search, or paste owner/name, owner/name:Q4_K_M, or the address of a model's page"
         )
+        self.field.setToolTip(self.field.placeholderText())
         self.field.setAccessibleName("Model to search for")
         self.field.setToolTip("Enter asks the hub; a pasted name or address lists the model's files at once")
         self.field.returnPressed.connect(self._find)

@@ -24,6 +24,7 @@ from app.services import Services
 from app.session import Session
 from app.theme import PAGE_MARGIN, ROW_HEIGHT, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import PrimaryButton, button
+from app.widgets.scrolled import scrolled
 from app.widgets.text import ElidedLabel, explain
 from core.units import format_decimal, format_percent
 
@@ -237,7 +238,11 @@ class LoadedView(QWidget):
         cards.setSpacing(SPACE_4)
         cards.addWidget(self.summary, 1)
         cards.addWidget(self.findings, 1)
-        layout = QVBoxLayout(self)
+        inside = QWidget()
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(scrolled(inside))
+        layout = QVBoxLayout(inside)
         layout.setContentsMargins(PAGE_MARGIN, SPACE_4, PAGE_MARGIN, SPACE_4)
         layout.setSpacing(SPACE_3)
         layout.addLayout(head)

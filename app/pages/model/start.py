@@ -19,6 +19,7 @@ from app.theme import (
 )
 from app.widgets.basics import Card, PrimaryButton, button, label, set_available
 from app.widgets.inline_error import InlineError
+from app.widgets.scrolled import scrolled
 from core import units
 
 SAMPLE = "SmolLM2, a small model: six clicks from here to a smaller file that answers."
@@ -102,9 +103,13 @@ class StartView(QWidget):
         self.no_local = label(
             "Looking in the folders of Hugging Face, LM Studio, Ollama and llama.cpp…", "muted", wrap=True
         )
-        layout = QVBoxLayout(self)
+        inside = QWidget()
+        layout = QVBoxLayout(inside)
         layout.setContentsMargins(PAGE_MARGIN, SPACE_4, PAGE_MARGIN, SPACE_4)
         layout.setSpacing(SPACE_3)
+        outer = QVBoxLayout(self)
+        outer.setContentsMargins(0, 0, 0, 0)
+        outer.addWidget(scrolled(inside))
         layout.addWidget(self.error)
         layout.addWidget(drop_area(ways, self.sample_state, self.computer), 3)
         lists = QHBoxLayout()

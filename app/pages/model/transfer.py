@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from PySide6.QtCore import Signal
-from PySide6.QtWidgets import QAbstractButton, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QAbstractButton, QHBoxLayout, QVBoxLayout, QWidget
 
 from app.jobs.downloading import Downloads
 from app.jobs.runner import JobState
@@ -12,10 +12,9 @@ from app.widgets.basics import Card, button, label
 from app.widgets.inline_error import InlineError
 from app.widgets.text import ElidedLabel
 from app.widgets.verdict import Verdict
+from app.widgets.work_line import PROGRESS_STEPS, SEPARATOR, clock_text, progress_bar, show_buttons
 from core import units
 
-STEPS = 1000
-SEPARATOR = " · "
 BUTTONS = {
     JobState.QUEUED: ("cancel",),
     JobState.RUNNING: ("pause", "cancel"),
@@ -46,10 +45,7 @@ class TransferView(QWidget):
         self.verdict = Verdict("queued")
         self.verdict.setMinimumWidth(88)
         self.name = ElidedLabel(role="heading")
-        self.bar = QProgressBar()
-        self.bar.setRange(0, STEPS)
-        self.bar.setTextVisible(False)
-        self.bar.setAccessibleName("Progress of the download")
+        self.bar = progress_bar("Progress of the download")
         self.text = label("", selectable=True)
         self.text.setAccessibleName("Progress")
         self.file = ElidedLabel(role="muted", mono=True)
@@ -88,7 +84,7 @@ class TransferView(QWidget):
             return
         step = downloads.progress
         share = 1.0 if state is JobState.DONE else min(step.share, 0.99) if step is not None else 0.0
-        self.bar.setValue(round(STEPS * share))
+        self.bar.setValue(round(PROGRESS_STEPS * share))
         text = status_text(downloads)
         if text != self.text.text():
             self.text.setText(text)
@@ -106,19 +102,14 @@ class TransferView(QWidget):
         self.name.setText(f"{order.repository}, {order.choice.title}")
         self.where.setText(f"to {order.folder}")
         self.bar.setVisible(state is not JobState.DONE)
+        self.text.setWordWrap(state.final)  # while it runs, its height must not change with every number
         self.file.setVisible(state in (JobState.QUEUED, JobState.RUNNING))
         if state is JobState.FAILED and self._downloads.error is not None:
             self.error.show_error(self._downloads.error)
         else:
             self.error.hide()
-        held = next((word for word, made in self.buttons.items() if made.hasFocus()), None)
         self.buttons["resume"].setText("Try again" if state is JobState.FAILED else "Resume")
-        for word in BUTTONS[state]:
-            self.buttons[word].show()
-        if held is not None and held not in BUTTONS[state]:
-            self.buttons[BUTTONS[state][0]].setFocus()
-        for word, made in self.buttons.items():
-            made.setVisible(word in BUTTONS[state])
+        show_buttons(self.buttons, BUTTONS[state], self.window().focusWidget())
         self.setAccessibleName(f"Download of {order.repository}, {state.value}")
 
     def _do(self, word: str) -> None:
@@ -162,8 +153,3 @@ def status_text(downloads: Downloads) -> str:
     if state in (JobState.CANCELLED, JobState.FAILED):
         parts.append("what is there stays, and can be resumed")
     return SEPARATOR.join(parts)
-
-
-def clock_text(seconds: float) -> str:
-    """A running clock: whole seconds, so that it does not flicker."""
-    return f"{round(seconds)} s" if seconds < 59.5 else units.format_duration(seconds)

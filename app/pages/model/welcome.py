@@ -11,6 +11,7 @@ from PySide6.QtWidgets import QFrame, QGridLayout, QHBoxLayout, QLabel, QPushBut
 from app.devices import DeviceChoice
 from app.theme import RADIUS, SPACE_1, SPACE_2, SPACE_3, SPACE_4, current
 from app.widgets.basics import IconLabel, label
+from app.widgets.flow import FlowRow
 
 TITLE = "Make a language model fit your computer"
 PURPOSE = (
@@ -49,18 +50,15 @@ class Way(QWidget):
         head = QHBoxLayout()
         head.setSpacing(SPACE_2)
         head.addWidget(IconLabel(icon, "accent", 20))
-        head.addWidget(label(title, "heading"), 1)
-        row = QHBoxLayout()
-        row.setSpacing(SPACE_2)
-        for one in buttons:
-            row.addWidget(one)
-        row.addStretch(1)
+        head.addWidget(label(title, "heading", wrap=True), 1)
+        row = FlowRow(space=SPACE_2, whole=True)  # where two have no room side by side, one stands under the other
+        row.set_parts(buttons)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(SPACE_2)
         layout.addLayout(head)
         layout.addWidget(label(sentence, "muted", wrap=True), 1, Qt.AlignmentFlag.AlignTop)
-        layout.addLayout(row)
+        layout.addWidget(row)
 
 
 class ThisComputer(QWidget):

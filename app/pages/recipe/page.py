@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from PySide6.QtCore import QPoint, Qt, QTimer
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import (
     QAbstractButton,
     QHBoxLayout,
@@ -41,6 +42,7 @@ from core.recipe import Misfit, Recipe
 from core.targets import find_target
 
 EVEN, WIDE = [430, 470], [510, 390]  # widths of controls and result without and with Advanced
+STACKED = 950  # px of the page below which the result stands under the controls
 PLAN_DELAY = 30  # ms of rest before a plan is made
 SIZE_DELAY = 40  # ms: the Model page is painted before; a worker that plans meanwhile would make that twice as long
 NEXT_TURN = 1  # ms: with 0 Qt calls it within the same turn of the event loop
@@ -422,7 +424,8 @@ class RecipePage(Page):
     def _toggle_advanced(self) -> None:
         on = self.more.isChecked()
         self._left.setCurrentWidget(self.advanced if on else self._choices)
-        self._split.setSizes(WIDE if on else EVEN)
+        if self._split.orientation() == Qt.Orientation.Horizontal:
+            self._split.setSizes(WIDE if on else EVEN)
         self.more.setToolTip("Back to the presets" if on else "Every format, number, exception and rule")
         self.calibrating.refresh()
         if on and self.convert.isEnabled():
@@ -470,6 +473,14 @@ class RecipePage(Page):
         super().showEvent(event)
         self.calibrating.refresh()
         self.preview.set_active(True)
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        stacked = self.width() < STACKED
+        wanted = Qt.Orientation.Vertical if stacked else Qt.Orientation.Horizontal
+        if wanted != self._split.orientation():
+            self._split.setOrientation(wanted)
+            self._split.setSizes([3, 2] if stacked else WIDE if self.more.isChecked() else EVEN)
 
     def hideEvent(self, event: object) -> None:
         super().hideEvent(event)

@@ -40,7 +40,7 @@ class RulesPanel(QWidget):
         self.pattern = QLineEdit()
         self.pattern.setPlaceholderText("part of a name, such as down_proj or blk\\.0\\.")
         self.pattern.setAccessibleName("Pattern of the new rule")
-        self.pattern.setToolTip(explain("pattern"))
+        self.pattern.setToolTip(f"{explain('pattern')}\nType {self.pattern.placeholderText()}")
         self.pattern.returnPressed.connect(self._add)
         self.pattern.textChanged.connect(self._on_text)
         self.format = CalmCombo()

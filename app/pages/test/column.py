@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QResizeEvent
-from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QFrame, QHBoxLayout, QProgressBar, QSizePolicy, QSpacerItem, QVBoxLayout, QWidget
 
 from app.jobs.testing_bench import CPU, Bench, Slot, SlotState
 from app.pages.test.device_memory import DeviceMemoryBar
@@ -17,7 +17,9 @@ from core import units
 from core.errors import UserError
 
 PROGRESS_STEPS = 1000
-WORDS_WIDTH = 400  # px from which every button has its word
+WORDS_WIDTH = 400  # px from which every button has its word …
+NAME_WIDTH = 340  # … and the file's name has room beside them
+MINIMUM = QSizePolicy.Policy.Minimum
 LOOKS = {  # state → (verdict, word)
     SlotState.EMPTY: ("unknown", "no file"),
     SlotState.CHOSEN: ("unknown", "not loaded"),
@@ -71,10 +73,13 @@ class FileColumn(QFrame):
         keep = self.bar.sizePolicy()
         keep.setRetainSizeWhenHidden(False)
         self.bar.setSizePolicy(keep)
-        first = QHBoxLayout()
+        self._wide = True
+        first = self._first = QHBoxLayout()
         first.setSpacing(SPACE_2)
         first.addWidget(name)
         first.addWidget(self.file, 1)
+        self._stretch = QSpacerItem(0, 0, MINIMUM, MINIMUM)
+        first.addItem(self._stretch)
         first.addWidget(self.choose)
         first.addWidget(self.load)
         second = QHBoxLayout()
@@ -84,7 +89,7 @@ class FileColumn(QFrame):
         second.addWidget(self.bar, 0, Qt.AlignmentFlag.AlignVCenter)
         second.addWidget(self.same)
         second.addWidget(self.device)
-        layout = QVBoxLayout(self)
+        layout = self._column = QVBoxLayout(self)
         layout.setContentsMargins(SPACE_3, SPACE_2, SPACE_3, SPACE_2)
         layout.setSpacing(SPACE_1)
         layout.addLayout(first)
@@ -94,7 +99,17 @@ class FileColumn(QFrame):
 
     def resizeEvent(self, event: QResizeEvent) -> None:
         super().resizeEvent(event)
-        text = "Choose…" if self.width() >= WORDS_WIDTH else ""  # the file's name needs the room more
+        wide = self.width() >= NAME_WIDTH
+        if wide != self._wide:
+            self._wide = wide
+            (self._column if wide else self._first).removeWidget(self.file)
+            if wide:
+                self._first.insertWidget(1, self.file, 1)
+            else:
+                self._column.insertWidget(1, self.file)  # a line of its own, or there would be nothing to read
+            self._stretch.changeSize(0, 0, MINIMUM if wide else QSizePolicy.Policy.Expanding, MINIMUM)
+            self.bar.setFixedWidth(120 if wide else 48)
+        text = "Choose…" if self.width() >= WORDS_WIDTH else ""
         if self.choose.text() != text:
             self.choose.setText(text)
 

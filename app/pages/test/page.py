@@ -32,6 +32,7 @@ from app.session import Session
 from app.theme import PAGE_MARGIN, SPACE_2, SPACE_3, SPACE_4
 from app.widgets.basics import EmptyState, PrimaryButton, button, label, set_available
 from app.widgets.inline_error import InlineError
+from app.widgets.scrolled import scrolled
 from app.widgets.text import explain
 
 TABS = ("Text", "Numbers", "Kernels", "Sweep", "Quality", "Cache", "History")
@@ -147,7 +148,8 @@ class TestPage(Page):
         self.columns = (FileColumn(bench.slots[0]), FileColumn(bench.slots[1]))
         self.prompt = PromptRow()
         self.advanced = AdvancedCard()
-        self.advanced.hide()
+        self._advanced_area = scrolled(self.advanced, whole=True)
+        self._advanced_area.hide()
         self.answers = AnswersPanel(bench)
         self.numbers = self.piece("numbers")
         self.slower = label("", "warning", wrap=True, selectable=True)
@@ -220,7 +222,7 @@ class TestPage(Page):
         outer.addWidget(self._stack)
 
     def _text_tab(self) -> QWidget:
-        return _column(self.prompt, self.advanced, self.answers)
+        return _column(self.prompt, self._advanced_area, self.answers)
 
     def _numbers_tab(self) -> QWidget:
         self.numbers.filter.hide()
@@ -331,7 +333,7 @@ class TestPage(Page):
         self.bench.fallback = self.advanced.fallback.isChecked()
 
     def _toggle_advanced(self) -> None:
-        self.advanced.setVisible(self.more.isChecked())
+        self._advanced_area.setVisible(self.more.isChecked())
         self.prompt.set_low(self.more.isChecked())
 
     # ---- the bench speaks ------------------------------------------------------------------------------------------

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from PySide6.QtCore import Signal
+from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QCheckBox, QFileDialog, QGridLayout, QHBoxLayout, QVBoxLayout, QWidget
 
+from app.language import say
 from app.pages.test.cache_combo import CacheCombo
 from app.pages.test.controls import CONTRACTS
 from app.pages.test.quality_limits import QualityLimits
@@ -23,6 +25,7 @@ from core.verdict.settings import EvalSettings, EvalText, Score
 from core.verdict.texts import PROMPTS
 from core.verdict.thresholds import Thresholds
 
+WORDS_WIDTH = 680  # px from which 'Advanced' has its word
 LAYER_TOKENS = 128
 LONGEST = (1024, 4096, 16_384, 65_536)  # tokens of the longest text in which numbers are hidden
 
@@ -59,6 +62,8 @@ class QualitySetup(QWidget):
         self.text.addItem("Included", "")
         self.text.addItem("Own file…", None)
         self.text.setAccessibleName("Text to measure on")
+        self.text.setSizeAdjustPolicy(CalmCombo.SizeAdjustPolicy.AdjustToMinimumContentsLengthWithIcon)
+        self.text.setMinimumContentsLength(8)
         self.text.setToolTip("What both files read. No calibration sees the included text; a file is UTF-8 text.")
         self.text.activated.connect(self._choose_text)
         self.windows = CalmNumber("Windows", 1, 4096, explain("evaluation window"))
@@ -70,6 +75,7 @@ class QualitySetup(QWidget):
             box.valueChanged.connect(lambda _value: self.settings_changed.emit())
         self.more = button("Advanced", self._toggle, icon="sliders-horizontal")
         self.more.setCheckable(True)
+        self.more.setAccessibleName("Advanced")
         self.more.setToolTip("Values of the limits, arithmetic, and what else is measured")
         self.explained = label("", "muted", wrap=True)
         self.explained.setAccessibleName("What these limits stand for")
@@ -169,6 +175,12 @@ class QualitySetup(QWidget):
             grid.addWidget(box, 1, column)
             grid.setColumnStretch(column, 1)
         return grid
+
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        super().resizeEvent(event)
+        text = say("Advanced") if self.width() >= WORDS_WIDTH else ""
+        if self.more.text() != text:
+            self.more.setText(text)
 
     def set_low(self, on: bool) -> None:
         """Leave out what the limits stand for; the chooser's tooltip says it, too."""

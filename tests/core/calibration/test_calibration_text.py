@@ -230,30 +230,12 @@ def test_too_few_tokens_for_the_widest_layer(tmp_path: Path, model: Checkpoint) 
 def test_text_that_the_vocabulary_does_not_know(tmp_path: Path, model: Checkpoint) -> None:
     """This vocabulary has bytes only, so every text is one byte a token."""
     (tmp_path / "t.txt").write_text("ж" * 4000)
-    assert any("1.0 bytes" in w for w in samples(model, settings_for(tmp_path / "t.txt")).warnings)
-
-
-def test_bytes_of_unknown_letters_are_counted() -> None:
-    from core.calibration.remarks import Coverage, about_tokens
-    from core.models.tokenizer import TokenType
-    from core.runtime.tokenizer.gguf import open_gguf
-
-    pieces = [f"<0x{b:02X}>" for b in range(256)]
-    tokens = ["<unk>", "<s>", "</s>", *pieces, "\u2581a"]
-    kinds = [TokenType.UNKNOWN, *[TokenType.CONTROL] * 2, *[TokenType.BYTE] * 256, TokenType.NORMAL]
-    text = open_gguf(
-        {
-            "tokenizer.ggml.model": "llama",
-            "tokenizer.ggml.tokens": tokens,
-            "tokenizer.ggml.token_type": np.array(kinds, np.int32),
-            "tokenizer.ggml.scores": np.zeros(len(tokens), np.float32),
-        }
-    )
-    settings = CalibrationText(samples=1, length=100)
-    line_end, upper = 3 + 0x0A, 3 + 0xD0
-    for ids, said in (([line_end] * 50 + [259] * 50, False), ([upper] * 3 + [259] * 97, True), ([0] * 100, True)):
-        notes = about_tokens(Coverage(np.array([ids], np.int32), 4.0, 8, 8), settings, text)
-        assert any("vocabulary does not have" in note for note in notes) == said
+    (said,) = [w for w in samples(model, settings_for(tmp_path / "t.txt")).warnings if "vocabulary" in w]
+    assert said.startswith("100.0 % of the tokens are parts of letters")
+    assert "The text is mostly in Cyrillic letters. Choose text in a language" in said
+    (tmp_path / "t.txt").write_text("3.14159 26535\n" * 400)
+    (said,) = [w for w in samples(model, settings_for(tmp_path / "t.txt")).warnings if "vocabulary" in w]
+    assert said.startswith("A token stands for 1.0 bytes of the text, where 3 to 5 are usual")
 
 
 def test_a_token_cancels(tmp_path: Path, model: Checkpoint) -> None:
