@@ -92,7 +92,9 @@ def compare_schemes(
         )
     ids = np.array(tokens, np.int32)
     layers = model.program.cache.layers
-    programs = [with_scheme(model.program, len(ids) - 1, 1, scheme) for scheme in (BASE, *schemes)]
+    programs = [
+        with_scheme(model.program, len(ids) - 1, 1, scheme, model.file_scales.of(scheme)) for scheme in (BASE, *schemes)
+    ]
     with ExitStack() as stack:
         engines = (Engine(program, threads or worker_count()) for program in programs)
         held = [_Held(stack.enter_context(closing(engine))) for engine in engines]

@@ -88,7 +88,9 @@ def sweep_contexts(
     if not isinstance(model.engine, Engine):
         raise UserError("Caches are measured on the processor's engine.", "Load the model there (cpu).")
     last = contexts[-1] + 1
-    layouts = [cache_layout(model.program.cache.layers, last, 1, scheme) for scheme in schemes]
+    layouts = [
+        cache_layout(model.program.cache.layers, last, 1, scheme, model.file_scales.of(scheme)) for scheme in schemes
+    ]
     need, free = sum(layout.nbytes for layout in layouts), memory()[1]
     if need > free // 2:
         raise UserError(
