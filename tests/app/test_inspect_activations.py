@@ -45,7 +45,7 @@ def view(window, qtbot, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # typ
 
 def run(qtbot: Any, view: Any, button: Any = None) -> None:
     click(qtbot, button or view.start)
-    qtbot.waitUntil(lambda: not view._running and not view._turns.busy, timeout=LONG)
+    qtbot.waitUntil(lambda: not view.running and not view._turns.busy, timeout=LONG)
     qtbot.wait(20)
 
 
@@ -179,7 +179,7 @@ def test_cancel_leaves_nothing_half_shown(window, qtbot, view, monkeypatch: pyte
     qtbot.waitUntil(lambda: "Layer" in view.state_text.text(), timeout=LONG)
     assert view.progress.isVisible()
     click(qtbot, view.cancel)
-    qtbot.waitUntil(lambda: not view._running, timeout=LONG)
+    qtbot.waitUntil(lambda: not view.running, timeout=LONG)
     assert view.found is None
     assert view.empty.isVisible()
     assert "Cancelled" in view.state_text.text()
@@ -198,7 +198,7 @@ def test_showing_and_moving_never_blocks(window, qtbot, view) -> None:  # type: 
     qtbot.waitUntil(lambda: not view._preparing.busy, timeout=LONG)
 
     def is_over() -> bool:
-        return view.found is not None and not view._running and not view._turns.busy
+        return view.found is not None and not view.running and not view._turns.busy
 
     assert min(longest_block(button.click, is_over) for button in (view.start, view.again, view.again)) < 0.05
 

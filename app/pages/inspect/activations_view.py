@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 from PySide6.QtCore import Qt
 from PySide6.QtGui import QResizeEvent
@@ -14,7 +13,6 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
     QPlainTextEdit,
-    QProgressBar,
     QStackedWidget,
     QTabWidget,
     QVBoxLayout,
@@ -22,9 +20,9 @@ from PySide6.QtWidgets import (
 )
 
 from app.jobs.inspect_more import ACTIVATIONS_KEY, activations_work
-from app.jobs.runner import Job
 from app.models.table import RowsModel
 from app.pages.inspect.activation_rows import WIDTHS, in_words, layer_columns, layer_name
+from app.pages.inspect.measuring import MeasuringView
 from app.pages.inspect.narrow_table import NarrowTable
 from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
@@ -32,33 +30,28 @@ from app.pages.inspect.turns import Turns
 from app.plots.activation_plots import ChannelPair, DepthMap, DepthProfile
 from app.services import Services
 from app.theme import SPACE_2
-from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box, set_available
+from app.widgets.basics import EmptyState, label
 from app.widgets.calm import CalmCombo
-from app.widgets.inline_error import InlineError
 from app.widgets.text import explain, term
 from core.inspect.activations import ActivationLayer, Activations
 from core.inspect.activations import DepthMap as Depth
-from core.inspect.layerwise import TOKENS
 from core.runtime.arithmetic import LLM_INT8_THRESHOLD
 
 WIDE = 600  # px from which two pictures stand beside each other
 CORNER = 660  # px from which the choices stand beside the tabs
 BUNDLED, OWN, FILE = "bundled", "own", "file"
 TEXT_HEIGHT = 64
-MOST_TOKENS = 4096
+HINT = "Run the model layer by layer over the text"
 
 
-class ActivationsView(QWidget):
+class ActivationsView(MeasuringView):
     """Runs the model over a text when asked, layer by layer, and shows what was found."""
 
     def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._state, self._services = state, services
+        super().__init__(state, services, HINT, parent)
         self.found: Activations | None = None
         self._depth: Depth | None = None
         self._path: Path | None = None
-        self._running = False
-        self._job: Job | None = None
         self.threshold_value = LLM_INT8_THRESHOLD
         self._make_controls()
         self._make_parts()
@@ -72,9 +65,6 @@ class ActivationsView(QWidget):
     # ---- parts -----------------------------------------------------------------------------------------------------
 
     def _make_controls(self) -> None:
-        self.start = PrimaryButton(
-            "Run a few hundred tokens", self.run, icon="play", hint="Run the model layer by layer over the text"
-        )
         self.text_kind = CalmCombo()
         self.text_kind.setAccessibleName("Text")
         self.text_kind.setToolTip("The text whose tokens the model is run over")
@@ -86,14 +76,6 @@ class ActivationsView(QWidget):
         self.own_text.setTabChangesFocus(True)
         self.own_text.setFixedHeight(TEXT_HEIGHT)
         self.own_text.hide()
-        self.tokens = number_box("Tokens", 16, MOST_TOKENS, TOKENS, hint="How many tokens of the text at most")
-        self.again = button("Run", self.run, icon="play", hint="Run the model layer by layer over the text")
-        self.cancel = button("Cancel", self._cancel, icon="x", hint="Stop; nothing is shown of an unfinished run")
-        self.progress = QProgressBar()
-        self.progress.setTextVisible(False)
-        self.progress.setAccessibleName("Progress over the layers")
-        self.state_text = label("", "muted")
-        self.error = InlineError()
 
     def _make_parts(self) -> None:
         self.place = CalmCombo()
@@ -195,55 +177,17 @@ class ActivationsView(QWidget):
     def run(self) -> None:
         """Measure the activations of the open model over the chosen text."""
         checkpoint = self._state.checkpoint
-        if checkpoint is None or self._running:
+        if checkpoint is None or self.running:
             return
         kind = self.text_kind.currentData()
         if kind == OWN and not self.own_text.toPlainText().strip():
             self.error.show_text("The text is empty.", "Write a few sentences, or choose the bundled text.")
             self.own_text.setFocus(Qt.FocusReason.OtherFocusReason)
             return
-        self.error.hide()
         text = self.own_text.toPlainText() if kind == OWN else None
         path = self._path if kind == FILE else None
-        self._set_running(True)
-        self._job = self._services.jobs.run(
-            "Measure activations", activations_work(checkpoint, text, self.tokens.value(), path), self._on_done,
-            self._on_error, self._on_progress, on_cancelled=self._on_cancelled, latest_key=ACTIVATIONS_KEY, owner=self,
-        )  # fmt: skip
-
-    def _cancel(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            self.state_text.setText("Stopping…")
-
-    def _on_progress(self, values: tuple[Any, ...]) -> None:
-        newest = values[-1]
-        self.progress.setRange(0, max(1, newest.total))
-        self.progress.setValue(newest.done)
-        self.state_text.setText(f"Layer {newest.done} of {newest.total}")
-
-    def _on_done(self, found: Activations) -> None:
-        self._set_running(False)
-        self.show_found(found)
-
-    def _on_error(self, error: BaseException) -> None:
-        self._set_running(False)
-        self.error.show_error(error)
-
-    def _on_cancelled(self) -> None:
-        self._set_running(False)
-        self.state_text.setText("Cancelled.")
-
-    def _set_running(self, on: bool) -> None:
-        self._running = on
-        self.progress.setRange(0, 0 if on else 1)
-        self.progress.setVisible(on)
-        self.cancel.setVisible(on)
-        self.again.setVisible(not on and self.found is not None)
-        self.state_text.setText("Reading the first layer…" if on else "")
-        reason = "It is running already; Cancel stops it." if on else ""
-        for part in (self.start, self.again):
-            set_available(part, reason)
+        work = activations_work(checkpoint, text, self.tokens.value(), path)
+        self._measure("Measure activations", work, ACTIVATIONS_KEY)
 
     def _on_text_kind(self) -> None:
         kind = self.text_kind.currentData()
@@ -353,15 +297,13 @@ class ActivationsView(QWidget):
 
     def _on_model(self) -> None:
         """Another model, or none: nothing of the one before stays."""
-        self._services.jobs.discard(ACTIVATIONS_KEY)
+        self._forget(ACTIVATIONS_KEY)
         self._turns.stop()
-        self.found = self._depth = None
+        self._depth = None
         self.table.model.set_rows(())
         for plot in (self.map, self.profile, self.pair):
             plot.clear()
-        self.error.hide()
         self._stack.setCurrentWidget(self.empty)
-        self._set_running(False)
 
     def _on_tensor(self) -> None:
         """The input of the chosen tensor, if it was measured."""

@@ -2,47 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QStackedWidget, QTabWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.inspect_more import CACHE_KEY, cache_outliers_work
-from app.jobs.runner import Job
+from app.pages.inspect.measuring import MeasuringView
 from app.pages.inspect.side_tabs import HIGH_TABS, SideTabs
 from app.pages.inspect.state import InspectState
 from app.plots.head_map import HeadOutliers
 from app.services import Services
 from app.theme import SPACE_2
-from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box, set_available
-from app.widgets.inline_error import InlineError
+from app.widgets.basics import EmptyState, label
 from app.widgets.text import term
 from core.inspect.cache_outliers import CacheOutliers, HeadMap
-from core.inspect.layerwise import TOKENS
 from core.units import format_count, format_number
 
 WIDE = 600  # px from which two pictures stand beside each other
-MOST_TOKENS = 4096
 HINT = "Run the model layer by layer over the included text"
 
 
-class CacheView(QWidget):
+class CacheView(MeasuringView):
     """Runs the model over the included text when asked, and shows keys and values before and after a rotation."""
 
     def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(parent)
-        self._state, self._services = state, services
+        super().__init__(state, services, HINT, parent)
         self.found: CacheOutliers | None = None
-        self.running = False
-        self._job: Job | None = None
-        self.start = PrimaryButton("Run a few hundred tokens", self.run, icon="play", hint=HINT)
-        self.tokens = number_box("Tokens", 16, MOST_TOKENS, TOKENS, hint="How many tokens of the text at most")
-        self.again = button("Run", self.run, icon="play", hint=HINT)
-        self.cancel = button("Cancel", self._cancel, icon="x", hint="Stop; nothing is shown of an unfinished run")
-        self.progress = QProgressBar()
-        self.progress.setTextVisible(False)
-        self.progress.setAccessibleName("Progress over the layers")
-        self.state_text = label("", "muted")
-        self.error = InlineError()
         self.summary = label("", wrap=True, selectable=True)
         self.summary.setAccessibleName("What stands out in the cache")
         self.maps = tuple(
@@ -98,47 +81,9 @@ class CacheView(QWidget):
     def run(self) -> None:
         """Measure the cache of the open model."""
         checkpoint = self._state.checkpoint
-        if checkpoint is None or self.running:
-            return
-        self.error.hide()
-        self._set_running(True)
-        self._job = self._services.jobs.run(
-            "Measure keys and values", cache_outliers_work(checkpoint, self.tokens.value()), self._on_done,
-            self._on_error, self._on_progress, on_cancelled=self._on_cancelled, latest_key=CACHE_KEY, owner=self,
-        )  # fmt: skip
-
-    def _cancel(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-            self.state_text.setText("Stopping…")
-
-    def _on_progress(self, values: tuple[Any, ...]) -> None:
-        newest = values[-1]
-        self.progress.setRange(0, max(1, newest.total))
-        self.progress.setValue(newest.done)
-        self.state_text.setText(f"Layer {newest.done} of {newest.total}")
-
-    def _on_done(self, found: CacheOutliers) -> None:
-        self._set_running(False)
-        self.show_found(found)
-
-    def _on_error(self, error: BaseException) -> None:
-        self._set_running(False)
-        self.error.show_error(error)
-
-    def _on_cancelled(self) -> None:
-        self._set_running(False)
-        self.state_text.setText("Cancelled.")
-
-    def _set_running(self, on: bool) -> None:
-        self.running = on
-        self.progress.setRange(0, 0 if on else 1)
-        self.progress.setVisible(on)
-        self.cancel.setVisible(on)
-        self.again.setVisible(not on and self.found is not None)
-        self.state_text.setText("Reading the first layer…" if on else "")
-        for part in (self.start, self.again):
-            set_available(part, "It is running already; Cancel stops it." if on else "")
+        if checkpoint is not None and not self.running:
+            work = cache_outliers_work(checkpoint, self.tokens.value())
+            self._measure("Measure keys and values", work, CACHE_KEY)
 
     # ---- what was found --------------------------------------------------------------------------------------------
 
@@ -159,13 +104,10 @@ class CacheView(QWidget):
 
     def _on_model(self) -> None:
         """Another model, or none: nothing of the one before stays."""
-        self._services.jobs.discard(CACHE_KEY)
-        self.found = None
+        self._forget(CACHE_KEY)
         for picture in self.maps:
             picture.clear()
-        self.error.hide()
         self._stack.setCurrentWidget(self.empty)
-        self._set_running(False)
 
 
 def in_words(found: CacheOutliers) -> str:
