@@ -80,7 +80,7 @@ class LoadedModel:
     place: Place = CPU
     fell_back: str = ""
     predicted_bytes: int = 0
-    file_scales: FileScales = FileScales()
+    file_scales: FileScales = field(default_factory=FileScales)
 
     @property
     def contract(self) -> str:
