@@ -104,9 +104,7 @@ class FakeBackend:
                 word = OTHER.get(number, word)
             yield Piece(side, hash(word) % 50000, word, 0.02 if number == 5 else 1.6)
         found = measured(side, question.tokens, self.slow)
-        planned = {"F16": 47_185_920, "Q8_0": 25_067_520, "Q4_0": 13_271_040, "Q8_0/Q4_0": 19_169_280}[
-            model.cache
-        ]
+        planned = {"F16": 47_185_920, "Q8_0": 25_067_520, "Q4_0": 13_271_040, "Q8_0/Q4_0": 19_169_280}[model.cache]
         cache = {"cache": model.cache, "cache_planned": planned, "cache_allocated": planned + 2_180_000}
         return replace(found, device=model.setup.device, device_memory=model.device_memory, **cache)
 
