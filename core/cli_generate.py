@@ -80,10 +80,10 @@ def _engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threads", type=int, metavar="N", help="default: the physical cores")
     parser.add_argument(
         "--cache-type",
-        default="f16",
+        default="",
         metavar="SCHEME",
         help="what keys and values are kept in: f16, q8_0, int8, fp8 …; two, as q8_0/q4_0, for keys and for values; "
-        "'int4,rotate,window=128'; 'bitsmith cache' has all; default: f16",
+        "'int4,rotate,window=128'; 'bitsmith cache' has all; default: f16, or fp8 where the file has scales for it",
     )
     device_options(parser)
 
@@ -124,6 +124,8 @@ def open_model(
         if show is not None:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
     stack.callback(model.unload)
+    if not args.cache_type and model.cache_dtype != "F16" and model.file_scales.layers:
+        _note(f"The cache is kept in {model.cache_words}; --cache-type f16 keeps it in 16 bits.")
     if model.fell_back:
         _note(f"{model.fell_back} It runs on the processor.")
     return model

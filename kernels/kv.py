@@ -73,6 +73,10 @@ CACHE_FORMATS: dict[str, CacheFormat] = {
         CacheFormat("FP8-E5M2-head", 8, given="head"),
         CacheFormat("INT8", 8, metadata=16),
         CacheFormat("INT4", 4, metadata=16),
+        # The same with a scale for each group of a head; Q8_0 is what INT8-g32 would be.
+        CacheFormat("INT8-g64", 8, 64, 16, whole=True),
+        CacheFormat("INT4-g64", 4, 64, 16, whole=True),
+        CacheFormat("INT4-g32", 4, 32, 16, whole=True),
         _ggml("Q8_0", 8, 16),
         _ggml("Q5_1", 5, 32),
         _ggml("Q5_0", 5, 16),

@@ -161,6 +161,10 @@ class SoftCap:
 Step = Embed | Norm | Linear | Split | Rope | Attention | ActMul | Hadamard | Add | Experts | SoftCap
 
 
+# Of FP8: (of keys, of values) for each layer, each with one number for all heads or one a head; () of a side: 1.
+CacheScales = tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+
+
 @dataclass(frozen=True)
 class CacheLayout:
     """Keys and values that are kept: per layer (kv_heads, head_dim), for `sequences` of `capacity` positions each.
@@ -168,7 +172,7 @@ class CacheLayout:
     dtype: a format of `kernels.kv` for both, or two, of keys and of values: 'Q8_0/Q4_0'. window, sinks: the last and
     the first tokens, which stay in float16 where a format is no float; rotate_keys, rotate_values: by
     `kernels.reference.kv.hadamard`, where it is none. kept: layers that are in F16 whatever the rest says. scales: of
-    FP8, (of keys, of values) for each layer, each with one number for all heads or one a head; (): 1.
+    FP8; (): 1.
     """
 
     layers: tuple[tuple[int, int], ...]
@@ -180,7 +184,7 @@ class CacheLayout:
     rotate_keys: bool = False
     rotate_values: bool = False
     kept: frozenset[int] = frozenset()
-    scales: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...] = ()
+    scales: CacheScales = ()
 
     @property
     def waits(self) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from app.jobs.testing_cache import CacheFound, CacheMeasure, CacheOrder
+from app.jobs.testing_cache import LENGTHS, CacheFound, CacheMeasure, CacheOrder
 from core.kv.compare import SchemeCost, Span, window_exercise
 from core.kv.contexts import CONTEXTS, ContextPoint, ContextSweep
+from core.kv.needles import NeedleTable, SchemeNeedles
 from core.kv.scheme import CacheScheme
+from core.verdict.needle import DEPTHS
 
-POSITIONS = ("Q8_0", "Q8_0/F16", "F16/Q8_0", "Q4_0", "Q4_0/F16", "F16/Q4_0", "INT4,rotate", "INT8")
+POSITIONS = ("Q8_0", "Q8_0/F16", "F16/Q8_0", "Q4_0", "Q4_0/F16", "F16/Q4_0", "INT4-g32,rotate", "INT8")
 TIMED = ("F16", "Q8_0", "Q4_0")
 
 
@@ -18,6 +20,14 @@ def cache_example(order: CacheOrder) -> CacheFound:
         contexts = [n for n in CONTEXTS if n <= order.tokens]
         points = tuple(_point(text, context) for context in contexts for text in TIMED)
         return CacheFound(order, contexts[-1], sweep=ContextSweep(points))
+    if order.measure is CacheMeasure.NEEDLES:
+        lengths = [n for n in LENGTHS if n <= order.tokens]
+        places = tuple((length, depth) for length in lengths for depth in DEPTHS)
+        rows = tuple(
+            SchemeNeedles(CacheScheme.parse(text), tuple(9 - hard - n / 3 for n in range(len(places))))
+            for text, hard in (("F16", 0), ("Q8_0", 0.1), ("Q4_0", 2), ("INT4-g32,rotate", 1), ("LM2,rotate", 7.5))
+        )
+        return CacheFound(order, lengths[-1], needles=NeedleTable(places, rows))
     window = order.measure is CacheMeasure.WINDOW
     schemes = window_exercise() if window else tuple(map(CacheScheme.parse, POSITIONS))
     return CacheFound(order, order.tokens, tuple(_cost(scheme, order.tokens) for scheme in schemes))
@@ -31,7 +41,7 @@ def _point(text: str, context: int) -> ContextPoint:
 
 def _cost(scheme: CacheScheme, tokens: int) -> SchemeCost:
     def side(name: str, weight: float) -> float:
-        step = {"F16": 0.0, "Q8_0": 1e-4, "INT8": 1.3e-4, "Q4_0": 2e-2, "INT4": 3e-2}[name]
+        step = {"F16": 0.0, "Q8_0": 1e-4, "INT8": 1.3e-4, "Q4_0": 2e-2, "INT4": 3e-2, "INT4-g32": 2e-2}[name]
         return step * weight * (0.3 if scheme.window else 1.0)
 
     kl = (side(scheme.keys, 0.8) + side(scheme.values, 0.2)) * (0.4 if scheme.rotate_keys else 1.0)

@@ -45,6 +45,7 @@ class FakeModel:
         self.backend, self.side, self.setup = backend, side, setup
         self.nbytes = (280_000_000, 110_000_000)[side]
         self.summary = ("BF16 · 30 layers", "Q4_K, Q6_K · 30 layers")[side]
+        self.cache = setup.cache or "F16"
         self.closed = False
 
     @property
@@ -103,10 +104,8 @@ class FakeBackend:
                 word = OTHER.get(number, word)
             yield Piece(side, hash(word) % 50000, word, 0.02 if number == 5 else 1.6)
         found = measured(side, question.tokens, self.slow)
-        planned = {"F16": 47_185_920, "Q8_0": 25_067_520, "Q4_0": 13_271_040, "Q8_0/Q4_0": 19_169_280}[
-            model.setup.cache
-        ]
-        cache = {"cache": model.setup.cache, "cache_planned": planned, "cache_allocated": planned + 2_180_000}
+        planned = {"F16": 47_185_920, "Q8_0": 25_067_520, "Q4_0": 13_271_040, "Q8_0/Q4_0": 19_169_280}[model.cache]
+        cache = {"cache": model.cache, "cache_planned": planned, "cache_allocated": planned + 2_180_000}
         return replace(found, device=model.setup.device, device_memory=model.device_memory, **cache)
 
     def shapes(self, paths: tuple[Path | None, Path | None], models: tuple[Any, Any]) -> tuple[Shape, ...]:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 from tiny_models import byte_tokens
 
+from core.kv.scales import FileScales
 from core.models.tokenizer import TokenType
 from core.runtime.arithmetic import Arithmetic
 from core.runtime.device import CPU
@@ -130,7 +131,7 @@ class FakeModel:
         self.capacity, self.sequences = capacity, sequences
         self.weight_bytes = 2000
         self.config = SimpleNamespace(context=self.longest)
-        self.arithmetic, self.cache_dtype = Arithmetic(), "F16"
+        self.arithmetic, self.cache_dtype, self.file_scales = Arithmetic(), "F16", FileScales()
         self.contract = "activations int8 per 32 values, cache F16"
         self.place, self.fell_back = CPU, ""
         self.unloaded = False

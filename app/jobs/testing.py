@@ -27,7 +27,8 @@ SIDES = ("Source", "Quantized")  # the two columns, in this order everywhere
 class Setup:
     """How a file is loaded. arithmetic: of `ARITHMETICS`. context: tokens that the cache can hold.
 
-    device: 'cpu', 'gpu:0' …; fallback: on the processor where it can not run there. cache: text of a CacheScheme.
+    device: 'cpu', 'gpu:0' …; fallback: on the processor where it can not run there. cache: text of a CacheScheme,
+    '': the file's own.
     """
 
     path: Path
@@ -35,7 +36,7 @@ class Setup:
     context: int = 2048
     device: str = "cpu"
     fallback: bool = False
-    cache: str = "F16"
+    cache: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,10 @@ class Model(Protocol):
     @property
     def summary(self) -> str:
         """Formats and sizes in a few words, such as 'Q4_K, Q6_K · 30 layers'."""
+
+    @property
+    def cache(self) -> str:
+        """What keys and values are kept in, such as 'FP8 with the file's scales'."""
 
     @property
     def device_memory(self) -> DeviceMemory | None:

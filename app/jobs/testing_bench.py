@@ -75,7 +75,7 @@ class Slot:
     model: Any = None
     setup: Setup | None = None
     device: str = "cpu"
-    cache: str = "F16"  # text of a CacheScheme
+    cache: str = ""  # text of a CacheScheme; '': the file's own
     memory: DeviceMemory | None = None
     error: BaseException | None = None
     pieces: list[Piece] = field(default_factory=list)

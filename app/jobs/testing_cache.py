@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from app.jobs.testing import Backend
     from core.kv.compare import SchemeCost
     from core.kv.contexts import ContextSweep
+    from core.kv.needles import NeedleTable
     from core.kv.scheme import CacheScheme
     from core.runtime.load import LoadedModel
 
 WINDOW = 128  # tokens in 16 bits of the exercise
 MOST_TIMED = 4  # formats whose speed is measured beside 16 bits: more can not be told from each other in a plot
 _PAIRS = (
-    "Q8_0", "Q8_0/F16", "F16/Q8_0", "Q5_1", "Q4_0", "Q4_0/F16", "F16/Q4_0", "Q8_0/Q4_0", "INT8", "INT4", "INT4,rotate",
-    "INT4,window=128", "INT4,window=128,rotate", "KIVI2,window=128", "LM4,rotate", "LM3,rotate",
+    "Q8_0", "Q8_0/F16", "F16/Q8_0", "Q5_1", "Q4_0", "Q4_0/F16", "F16/Q4_0", "Q8_0/Q4_0", "INT8", "INT4",
+    "INT4-g32,rotate", "INT4-g32,window=128,rotate", "KIVI2,window=128", "LM4,rotate", "LM3,rotate", "FP8",
 )  # fmt: skip
+LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)  # tokens of texts with a number in them
 _TIMED = ("Q8_0", "Q4_0", "INT8", "INT4", "Q8_0/Q4_0")
+_HIDDEN = ("Q8_0", "FP8", "INT8", "Q4_0", "INT4", "INT4-g32,rotate", "KIVI2,window=128", "LM3,rotate", "LM2,rotate")
 _POLL = 0.05  # seconds
 
 
@@ -39,6 +42,7 @@ class CacheMeasure(Enum):
 
     POSITION = "Quality by position"
     WINDOW = "Keys, values, window"
+    NEEDLES = "Numbers in long texts"
     SPEED = "Speed by context"
 
 
@@ -62,12 +66,13 @@ class CacheStep:
 
 @dataclass(frozen=True)
 class CacheFound:
-    """costs: one a scheme, of quality. sweep: of SPEED. tokens: as many as were read."""
+    """costs: one a scheme, of quality. sweep: of SPEED. needles: of NEEDLES. tokens: as many as were read."""
 
     order: CacheOrder
     tokens: int
     costs: tuple[SchemeCost, ...] = ()
     sweep: ContextSweep | None = None
+    needles: NeedleTable | None = None
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,8 @@ def schemes_of(measure: CacheMeasure) -> tuple[CacheScheme, ...]:
         if refused:
             raise UserError(refused, "Measure the quality by position instead.")
         return exercise
-    asked = map(CacheScheme.parse, _TIMED if measure is CacheMeasure.SPEED else _PAIRS)
+    texts = {CacheMeasure.SPEED: _TIMED, CacheMeasure.NEEDLES: _HIDDEN}.get(measure, _PAIRS)
+    asked = map(CacheScheme.parse, texts)
     found = [scheme for scheme in asked if not why_not(scheme, "cpu")]
     return (CacheScheme(), *found[:MOST_TIMED]) if measure is CacheMeasure.SPEED else tuple(found)
 
@@ -140,6 +146,8 @@ def cache_steps(order: CacheOrder, token: CancelToken) -> Generator[CacheStep, N
         try:
             if order.measure is CacheMeasure.SPEED:
                 return (yield from _timed(order, model, schemes, tokens, token))
+            if order.measure is CacheMeasure.NEEDLES:
+                return (yield from _hidden(order, model, schemes, tokens, token))
             return (yield from _compared(order, model, schemes, tokens, token))
         finally:
             model.unload()
@@ -183,6 +191,28 @@ def _compared(
         yield CacheStep(0.1 + 0.9 * share, text)
 
 
+def _hidden(
+    order: CacheOrder, model: LoadedModel, schemes: Sequence[CacheScheme], tokens: int, token: CancelToken
+) -> Generator[CacheStep, None, CacheFound]:
+    from core.kv.needles import find_needles
+    from core.verdict.settings import EvalText
+    from core.verdict.text import read_evaluation_text
+
+    lengths = [n for n in LENGTHS if n <= tokens] or [tokens]
+    filler = read_evaluation_text(EvalText())
+
+    def job(tell: Callable[[float], None]) -> NeedleTable:
+        return find_needles(model, filler, schemes, lengths, progress=tell, token=token)
+
+    steps = _told(job)
+    while True:
+        try:
+            share = next(steps)
+        except StopIteration as end:
+            return CacheFound(order, lengths[-1], needles=end.value)
+        yield CacheStep(0.1 + 0.9 * share, f"{len(schemes) + 1} caches are asked for numbers in long texts")
+
+
 T = TypeVar("T")
 
 
@@ -222,6 +252,8 @@ def cache_result(entry: CacheEntry) -> StoredResult:
 
     found, order = entry.found, entry.found.order
     numbers = [Number(f"{cost.scheme.text}: KL divergence", "nats", cost.kl) for cost in found.costs]
+    rows = found.needles.rows if found.needles is not None else ()
+    numbers += [Number(f"{row.scheme.text}: numbers found", "", row.found) for row in rows]
     points = found.sweep.points if found.sweep is not None else ()
     numbers += [Number(f"{point.scheme.text} at {point.context}", "s", point.seconds) for point in points]
     contract = contract_text(ARITHMETICS[order.arithmetic], CPU)

@@ -52,6 +52,7 @@ class CoreModel:
         where = " · not on the GPU" if loaded.fell_back else ""
         self.summary = f"{_formats(loaded)} · {loaded.config.layers} layers{where}"
         self.nbytes = loaded.weight_bytes + loaded.program.cache.nbytes
+        self.cache = loaded.cache_words
 
     @property
     def device_memory(self) -> DeviceMemory | None:
@@ -274,7 +275,7 @@ def _measured(side: int, model: CoreModel, result: Any, energy: Any) -> Measured
         kernels=uses,
         device=model.loaded.place.name,
         device_memory=model.device_memory,
-        cache=model.loaded.cache_dtype,
+        cache=model.cache,
         cache_planned=_planned_cache(model.loaded),
         cache_allocated=getattr(engine, "nbytes", None),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from app.jobs.testing_cache import WINDOW, CacheFound, CacheMeasure
@@ -13,7 +13,14 @@ from core import units
 if TYPE_CHECKING:
     from core.kv.compare import SchemeCost
     from core.kv.contexts import ContextPoint
+    from core.kv.needles import NeedleTable, SchemeNeedles
     from core.kv.scheme import CacheScheme
+
+
+def kl_text(cost: SchemeCost) -> str:
+    """'0.0031 ± 0.0004 nats'."""
+    error = "" if cost.kl_error is None else f" ± {units.format_number(cost.kl_error, 2)}"
+    return f"{units.format_number(cost.kl, 3)}{error} nats a token"
 
 
 def cost_columns() -> tuple[Column, ...]:
@@ -21,12 +28,32 @@ def cost_columns() -> tuple[Column, ...]:
     return (
         Column("Cache", lambda c: c.scheme.text, mono=True, term="cache format"),
         Column("Bits", lambda c: f"{c.bits:.3f}", lambda c: c.bits, number=True, term="effective bits"),
-        Column("KL, nats", lambda c: units.format_number(c.kl, 3), lambda c: c.kl, number=True, term="KL divergence"),
+        Column(
+            "KL, nats",
+            lambda c: units.format_number(c.kl, 3),
+            lambda c: c.kl,
+            number=True,
+            term="KL divergence",
+            tooltip=kl_text,
+        ),
         Column("Perplexity", lambda c: f"{c.perplexity:.3f}", lambda c: c.perplexity, number=True, term="perplexity"),
         Column(
             "Same top", lambda c: units.format_percent(c.same_top), lambda c: c.same_top, number=True, term="same top"
         ),
     )
+
+
+def window_columns() -> tuple[Column, ...]:
+    """Of the exercise with keys, values and a window; rows are `SchemeCost`."""
+    return (
+        Column("Keys", lambda c: c.scheme.keys, mono=True, term="cache format"),
+        Column("Values", lambda c: c.scheme.values, mono=True, term="cache format"),
+        Column(
+            "Window", lambda c: units.format_count(c.scheme.window) if c.scheme.window else "none",
+            lambda c: c.scheme.window, number=True, term="recent window",
+        ),
+        *cost_columns()[1:4],
+    )  # fmt: skip
 
 
 def speed_columns() -> tuple[Column, ...]:
@@ -45,7 +72,36 @@ def speed_columns() -> tuple[Column, ...]:
     )  # fmt: skip
 
 
-def found_rows(found: CacheFound) -> Sequence[SchemeCost | ContextPoint]:
+def needle_columns(table: Callable[[], NeedleTable | None]) -> tuple[Column, ...]:
+    """Of numbers in long texts; rows are `SchemeNeedles` of the table that is shown."""
+
+    def lost(row: SchemeNeedles) -> int:
+        shown = table()
+        return shown.lost(row) if shown is not None else 0
+
+    def least(row: SchemeNeedles) -> float:
+        return min(row.margins)
+
+    return (
+        Column("Cache", lambda r: r.scheme.text, mono=True, term="cache format"),
+        Column(
+            "Found", lambda r: f"{r.found} of {len(r.margins)}", lambda r: r.found, number=True,
+            term="numbers in long texts",
+        ),
+        Column(
+            "Lost", lambda r: units.format_count(lost(r)), lost, number=True,
+            tooltip=lambda r: f"{units.format_count(lost(r))} that are found with 16 bits",
+        ),
+        Column(
+            "Least sure, nats", lambda r: units.format_decimals(least(r), 1), least, number=True,
+            tooltip=lambda _r: "How much likelier the right number is than the likeliest wrong one, at its worst place",
+        ),
+    )  # fmt: skip
+
+
+def found_rows(found: CacheFound) -> Sequence[SchemeCost | ContextPoint | SchemeNeedles]:
+    if found.needles is not None:
+        return found.needles.rows
     return found.sweep.points if found.sweep is not None else found.costs
 
 
@@ -90,6 +146,8 @@ def sentence(found: CacheFound) -> str:
     """What the figures mean."""
     if found.sweep is not None:
         return _speed_sentence(found)
+    if found.needles is not None:
+        return _needle_sentence(found.needles)
     if found.order.measure is CacheMeasure.WINDOW:
         return _window_sentence(found.costs)
     worst = max(found.costs, key=lambda c: c.kl, default=None)
@@ -102,6 +160,16 @@ def sentence(found: CacheFound) -> str:
         f"{units.format_number(worst.kl, 3)}."
     )
     return f"{words} {_sides_sentence(found.costs)}".rstrip()
+
+
+def _needle_sentence(table: NeedleTable) -> str:
+    """How many 16 bits find, and what the others lose of them."""
+    base, count = table.rows[0], units.format_count(len(table.places))
+    words = f"With 16 bits the model finds {units.format_count(base.found)} of {count} numbers."
+    if not base.found:
+        return f"{words} A model that finds none says nothing about caches; take a larger one."
+    losing = [f"{row.scheme.text} {units.format_count(n)}" for row in table.rows[1:] if (n := table.lost(row))]
+    return f"{words} " + (f"Of these are lost: {', '.join(losing)}." if losing else "No format loses one of these.")
 
 
 def _sides_sentence(costs: Sequence[SchemeCost]) -> str:

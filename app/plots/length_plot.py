@@ -62,14 +62,12 @@ class LengthPlot(PlotPanel):
         self.redraw(title, legend, note)
 
     def draw(self, plot: pyqtgraph.PlotWidget, theme: Theme) -> None:
-        import pyqtgraph
-
         plot.setLogMode(x=False, y=self._log)
         plot.getAxis("left").enableAutoSIPrefix(False)
         drawn = [self._drawn(line) for line in self._lines]
         values = [value for points in drawn for _, value in points]
         low, high = min(values), max(values)
-        low_end, top = (math.log10(low), math.log10(high)) if self._log else (0.0, high)
+        low_end = math.log10(low) if self._log else 0.0
         for number, points in enumerate(drawn):
             color = theme.series_color(number)
             pen = QPen(color, 2, DASHES[DASH_ORDER[number]])
@@ -78,17 +76,12 @@ class LengthPlot(PlotPanel):
                 [math.log2(tokens) for tokens, _ in points], [value for _, value in points], pen=pen,
                 symbol=SYMBOLS[number], symbolSize=7, symbolBrush=color, symbolPen=theme.color("surface"),
             )  # fmt: skip
-        for number, line in enumerate(self._lines):
-            if line.crossing is not None:
-                pen = QPen(theme.series_color(number), 1.5, DASHES["dot"])
-                pen.setCosmetic(True)
-                plot.addItem(pyqtgraph.InfiniteLine(math.log2(line.crossing), angle=90, pen=pen), ignoreBounds=True)
-                text = f"{line.name} from {format_count(line.crossing)}"
-                height = low_end + (0.02 + 0.08 * number) * (top - low_end)  # where lines that fall have nothing yet
-                mark_text(plot, text, math.log2(line.crossing), height, theme, (0.0, 1.0))
         lengths = sorted({tokens for line in self._lines for tokens, _ in line.points})
-        plot.getAxis("bottom").setTicks([[(math.log2(n), format_count(n)) for n in lengths]])
-        plot.setXRange(math.log2(lengths[0]), max(math.log2(lengths[-1]), math.log2(lengths[0]) + 0.5), padding=0.06)
+        self._mark_crossings(plot, theme, lengths, low_end)
+        axis = plot.getAxis("bottom")
+        axis.setTicks([[(math.log2(n), format_count(n)) for n in lengths]])
+        axis.setStyle(hideOverlappingLabels=False)  # else the last one is left out, which reaches past the axis's end
+        plot.setXRange(math.log2(lengths[0]), max(math.log2(lengths[-1]), math.log2(lengths[0]) + 0.5), padding=0.08)
         if self._log:
             plot.setYRange(math.log10(low), math.log10(high), padding=0.12)
             if high / low < 1e3:
@@ -98,6 +91,19 @@ class LengthPlot(PlotPanel):
         else:
             plot.setYRange(0.0, 1.12 * high or 1.0, padding=0)
             plot.getAxis("left").setTicks(None)
+
+    def _mark_crossings(self, plot: pyqtgraph.PlotWidget, theme: Theme, lengths: Sequence[int], height: float) -> None:
+        """A line where each crosses, and its words one above the other at the bottom, where falling lines come last."""
+        import pyqtgraph
+
+        middle = (math.log2(lengths[0]) + math.log2(lengths[-1])) / 2
+        crossed = sorted((line.crossing, n) for n, line in enumerate(self._lines) if line.crossing is not None)
+        for row, (crossing, number) in enumerate(crossed):
+            x, pen = math.log2(crossing), QPen(theme.series_color(number), 1.5, DASHES["dot"])
+            pen.setCosmetic(True)
+            plot.addItem(pyqtgraph.InfiniteLine(x, angle=90, pen=pen), ignoreBounds=True)
+            text = f"{self._lines[number].name} from {format_count(crossing)}"
+            mark_text(plot, text, x, height, theme, (0.0 if x <= middle else 1.0, 1.0 + row))
 
     def _drawn(self, line: LengthLine) -> list[tuple[int, float]]:
         return [(n, value) for n, value in line.points if math.isfinite(value) and (value > 0 or not self._log)]

@@ -173,10 +173,11 @@ class SweepPlot(PlotPanel):
 def mark_text(
     plot: pyqtgraph.PlotWidget, text: str, x: float, y: float, theme: Theme, anchor: tuple[float, float]
 ) -> None:
-    """A small text on a plot, in view coordinates."""
+    """A small text on a plot, in view coordinates; lines do not run through it."""
     import pyqtgraph
 
-    item = pyqtgraph.TextItem(text, color=theme.muted, anchor=anchor)
+    item = pyqtgraph.TextItem(text, color=theme.muted, anchor=anchor, fill=theme.color("surface"))
     item.setFont(ui_font(CAPTION))
     item.setPos(x, y)
+    item.setZValue(10)
     plot.addItem(item, ignoreBounds=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import Qt, Signal
@@ -20,6 +21,7 @@ COMMON = (
     ("llama.cpp", ("Q8_0", "Q5_1", "Q4_1", "Q4_0", "IQ4_NL")),
     ("vLLM, SGLang", ("FP8", "INT8", "INT4")),
     ("MLX", ("U8-g64", "U4-g64")),
+    ("Bitsmith", ("INT8-g64,rotate", "INT4-g32,rotate")),
 )
 PLANNER = "Plan the cache…"
 HINT = "What keys and values are kept in while a model runs; fewer bits hold more tokens"
@@ -69,7 +71,7 @@ class CachePicker(NamedPicker):
         self.setToolTip(say(HINT))
 
     def _fill(self, scheme: CacheScheme, of_recipe: CacheScheme, head_dim: int) -> None:
-        from kernels.kv import CACHE_FORMATS
+        from core.kv.scheme import CacheScheme
 
         model = QStandardItemModel(self)
         known = {name for _, names in COMMON for name in names}
@@ -80,8 +82,9 @@ class CachePicker(NamedPicker):
             heading.setToolTip(say("Choose one of the formats below."))
             model.appendRow(heading)
             for name in names:
-                form = CACHE_FORMATS.get(name)
-                bits = f" · {units.format_number(form.bits_per_value(head_dim), 3)} bits" if form else ""
+                each = CacheScheme.parse(name)
+                alike = each.keys == each.values and replace(each, rotate_keys=False, rotate_values=False).is_plain
+                bits = f" · {units.format_number(each.key_format.bits_per_value(head_dim), 3)} bits" if alike else ""
                 end = " · as the recipe" if name == of_recipe.text and name != "F16" else ""
                 item = QStandardItem(name + bits + end)
                 item.setData(name, NAME)

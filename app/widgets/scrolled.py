@@ -6,6 +6,7 @@ from PySide6.QtCore import QEvent, QObject, QSize, Qt
 from PySide6.QtGui import QResizeEvent
 from PySide6.QtWidgets import QFrame, QScrollArea, QSizePolicy, QWidget
 
+BESIDE_BAR = 4  # px between contents and the bar
 WIDEST = 440  # px that an area's contents can ask for; a window of 1,100 px has two of these
 
 
@@ -20,6 +21,7 @@ def scrolled(panel: QWidget, *, whole: bool = False) -> QScrollArea:
     area.setFrameShape(QFrame.Shape.NoFrame)
     area.setFocusPolicy(Qt.FocusPolicy.NoFocus)
     area.setWidget(panel)
+    area.verticalScrollBar().rangeChanged.connect(area.keep_apart)
     for each in (area.viewport(), panel):
         each.setAutoFillBackground(False)  # `setWidget` turns it on; the page's own background is right
     return area
@@ -30,6 +32,18 @@ class _Scrolled(QScrollArea):
     are at that width, which Qt's own area does not ask for."""
 
     whole = False
+    _margin: int | None = None  # at the right of the contents, without a bar
+
+    def keep_apart(self, _least: int, most: int) -> None:
+        """Contents do not touch the bar where there is one."""
+        layout = self.widget().layout() if self.widget() is not None else None
+        if layout is None:
+            return
+        if self._margin is None:
+            self._margin = layout.contentsMargins().right()
+        margins = layout.contentsMargins()
+        margins.setRight(max(self._margin, BESIDE_BAR) if most else self._margin)
+        layout.setContentsMargins(margins)
 
     def sizeHint(self) -> QSize:
         hint = super().sizeHint()

@@ -272,5 +272,7 @@ def _cache(checkpoint: Checkpoint) -> Iterator[Finding]:
     scales = [t for t in checkpoint.stored.tensors if t.name.endswith((".k_scale", ".v_scale", ".kv_scale"))]
     if scales:
         message = f"It has {len(scales)} scales for keys and values in a cache of 8-bit floats."
-        hint = "vLLM uses them with such a cache. Bitsmith's own engine keeps the cache in 16 bits and leaves them out."
+        hint = (
+            "vLLM uses them with such a cache, and so does Bitsmith's own engine on the processor, where Test runs it."
+        )
         yield Finding("info", "cache-scales", message, hint)

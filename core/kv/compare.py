@@ -25,6 +25,7 @@ from core.units import format_count
 from kernels.engine import Engine
 
 PIECE = 32  # tokens whose logits are held at once, of two schemes
+BLOCK = 64  # tokens whose mean counts once in a standard error: those of one place in the text depend on each other
 FIRST_SPAN = 64  # tokens; each span after it ends at twice as many
 BASE = CacheScheme()  # what the others are compared with
 
@@ -43,6 +44,7 @@ class Span:
 class SchemeCost:
     """bytes: of the cache that held the text. bits: of a value, by those bytes. kl, perplexity: as of `Span`, over
     the whole text; same_top: share of tokens after which both hold the same one for the likeliest. spans: by position.
+    blocks: mean KL of each `BLOCK` tokens.
     """
 
     scheme: CacheScheme
@@ -52,10 +54,23 @@ class SchemeCost:
     perplexity: float
     same_top: float
     spans: tuple[Span, ...]
+    blocks: tuple[float, ...] = ()
+
+    @property
+    def kl_error(self) -> float | None:
+        """Standard error of kl: of the blocks' means. None with fewer than two."""
+        return mean_error(self.blocks)
+
+
+def mean_error(values: Sequence[float]) -> float | None:
+    """Standard error of their mean; None with fewer than two."""
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
 @dataclass(frozen=True)
-class _Held:
+class Held:
     """An engine of one scheme; the weights are the model's."""
 
     engine: Engine
@@ -92,10 +107,12 @@ def compare_schemes(
         )
     ids = np.array(tokens, np.int32)
     layers = model.program.cache.layers
-    programs = [with_scheme(model.program, len(ids) - 1, 1, scheme) for scheme in (BASE, *schemes)]
+    programs = [
+        with_scheme(model.program, len(ids) - 1, 1, scheme, model.file_scales.of(scheme)) for scheme in (BASE, *schemes)
+    ]
     with ExitStack() as stack:
         engines = (Engine(program, threads or worker_count()) for program in programs)
-        held = [_Held(stack.enter_context(closing(engine))) for engine in engines]
+        held = [Held(stack.enter_context(closing(engine))) for engine in engines]
         stack.enter_context(Watch(held, token))
         figures = _figures(held, ids, progress or (lambda _: None), token)
     return tuple(
@@ -105,7 +122,7 @@ def compare_schemes(
 
 
 def _figures(
-    held: list[_Held], ids: np.ndarray, progress: Callable[[float], None], token: CancelToken
+    held: list[Held], ids: np.ndarray, progress: Callable[[float], None], token: CancelToken
 ) -> list[TokenFigures]:
     """Of all engines but the first, which the others are compared with."""
     parts: list[list[TokenFigures]] = [[] for _ in held[1:]]
@@ -144,4 +161,5 @@ def _cost(scheme: CacheScheme, nbytes: int, layers: tuple[tuple[int, int], ...],
         math.exp(min(float(figures.nll.mean()), 700.0)),
         float(figures.same_top.mean()),
         spans,
+        tuple(float(figures.kl[at : at + BLOCK].mean()) for at in range(0, count - BLOCK + 1, BLOCK)),
     )

@@ -12,6 +12,7 @@ import numpy as np
 
 from core.errors import UserError
 from core.hardware.cpu import memory
+from core.kv.compare import Held
 from core.kv.layout import cache_layout
 from core.kv.scheme import CacheScheme
 from core.progress import CancelToken
@@ -88,7 +89,9 @@ def sweep_contexts(
     if not isinstance(model.engine, Engine):
         raise UserError("Caches are measured on the processor's engine.", "Load the model there (cpu).")
     last = contexts[-1] + 1
-    layouts = [cache_layout(model.program.cache.layers, last, 1, scheme) for scheme in schemes]
+    layouts = [
+        cache_layout(model.program.cache.layers, last, 1, scheme, model.file_scales.of(scheme)) for scheme in schemes
+    ]
     need, free = sum(layout.nbytes for layout in layouts), memory()[1]
     if need > free // 2:
         raise UserError(
@@ -99,7 +102,7 @@ def sweep_contexts(
     points: list[ContextPoint] = []
     with ExitStack() as stack:
         made = (Engine(replace(model.program, cache=layout), threads or worker_count()) for layout in layouts)
-        held = [_Held(stack.enter_context(closing(engine))) for engine in made]
+        held = [Held(stack.enter_context(closing(engine))) for engine in made]
         stack.enter_context(Watch(held, token))
         filled = 0
         for context in contexts:
@@ -116,21 +119,14 @@ def sweep_contexts(
     return ContextSweep(tuple(points))
 
 
-@dataclass(frozen=True)
-class _Held:
-    """An engine of one scheme."""
-
-    engine: Engine
-
-
-def _write(held: _Held, start: int, stop: int, token: CancelToken) -> None:
+def _write(held: Held, start: int, stop: int, token: CancelToken) -> None:
     positions = np.arange(start, stop, dtype=np.int32)
     zeros = np.zeros_like(positions)
     step(held, zeros, zeros, positions, zeros[:0], token)
 
 
 def _measured(
-    held: Sequence[_Held], schemes: Sequence[CacheScheme], context: int, token: CancelToken
+    held: Sequence[Held], schemes: Sequence[CacheScheme], context: int, token: CancelToken
 ) -> list[ContextPoint]:
     zero, place = np.zeros(1, np.int32), np.full(1, context, np.int32)
     seconds: list[list[float]] = [[] for _ in held]
@@ -148,7 +144,7 @@ def _measured(
     ]
 
 
-def _attention(held: _Held, place: np.ndarray, token: CancelToken) -> float:
+def _attention(held: Held, place: np.ndarray, token: CancelToken) -> float:
     """Share of a step that attention takes, in the quickest of some: others were disturbed."""
     zero, found = np.zeros(1, np.int32), []
     for _ in range(PROFILED):

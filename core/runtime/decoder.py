@@ -24,6 +24,7 @@ from kernels.program import (
     Add,
     Attention,
     CacheLayout,
+    CacheScales,
     Embed,
     Experts,
     Hadamard,
@@ -157,10 +158,12 @@ def decoder_program(
     activations: Activations = Activations.FAST,
     cache: str = "F16",
     outliers: float = 0.0,
+    scales: CacheScales = (),
 ) -> Program:
     """The steps of one pass: embedding, layers, head. `weights` must have all of `tensor_shapes`.
 
-    capacity: positions a sequence. cache: a scheme of `core.kv` as text. outliers: as `kernels.program.Linear`'s.
+    capacity: positions a sequence. cache: a scheme of `core.kv` as text; scales: of FP8, as `CacheLayout`'s.
+    outliers: as `kernels.program.Linear`'s.
     Raises UserError as `check_decoder`.
     """
     check_decoder(config)
@@ -181,7 +184,7 @@ def decoder_program(
         build.add("output softcap", SoftCap(logits, config.final_softcap))
     layout = CacheLayout(((config.kv_heads, config.head_dim),) * config.layers, capacity, sequences)
     program = Program(tuple(build.steps), tuple(build.widths), logits, layout, activations, tuple(build.labels))
-    return with_scheme(program, capacity, sequences, CacheScheme.parse(cache))
+    return with_scheme(program, capacity, sequences, CacheScheme.parse(cache), scales)
 
 
 @dataclass

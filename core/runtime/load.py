@@ -16,6 +16,7 @@ from core.checkpoint.base import Checkpoint, Container
 from core.errors import UserError
 from core.hardware.cpu import memory
 from core.kv.layout import cache_layout, is_coded
+from core.kv.scales import FileScales, file_scales, own_cache
 from core.kv.scheme import CacheScheme
 from core.memory import workspace_bytes
 from core.models.config import DecoderConfig, read_config
@@ -41,7 +42,7 @@ from core.runtime.weights import ReadProgress, WeightPlan, plan_weights, read_we
 from core.threads import worker_count
 from core.units import format_bytes, format_count
 from kernels.gpu.runtime.failures import OutOfMemory, SwitchedOff, forget
-from kernels.program import CacheLayout, Program
+from kernels.program import CacheLayout, CacheScales, Program
 
 if TYPE_CHECKING:
     from core.runtime.tokenizer import Text
@@ -63,7 +64,7 @@ class LoadedModel:
 
     weight_bytes: what the packed weights take. conversions: matrices that are not kept in their file's format. place:
     where it runs; fell_back: why not where it was asked for, '' where it does. predicted_bytes: of a GPU's memory, as
-    they were known before anything was read.
+    they were known before anything was read. file_scales: of a cache in FP8, that the file has.
     """
 
     checkpoint: Checkpoint
@@ -79,11 +80,17 @@ class LoadedModel:
     place: Place = CPU
     fell_back: str = ""
     predicted_bytes: int = 0
+    file_scales: FileScales = field(default_factory=FileScales)
 
     @property
     def contract(self) -> str:
         """What the figures of a run hold for, in words."""
-        return f"activations {contract_text(self.arithmetic, self.place)}, cache {self.cache_dtype}"
+        return f"activations {contract_text(self.arithmetic, self.place)}, cache {self.cache_words}"
+
+    @property
+    def cache_words(self) -> str:
+        """'FP8 with the file's scales'."""
+        return f"{self.cache_dtype} {self.file_scales.words(CacheScheme.parse(self.cache_dtype))}".rstrip()
 
     @property
     def engine(self) -> Engine | TransformersEngine:
@@ -174,7 +181,8 @@ def loading(
     """Load a model; yields as reading goes on, returns the model.
 
     capacity: positions that each of `sequences` can have; None: the model's context, at most DEFAULT_CAPACITY.
-    cache_dtype: a scheme of `core.kv` as text ('q8_0/q4_0,window=128'). threads: of the engine and of reading; None:
+    cache_dtype: a scheme of `core.kv` as text ('q8_0/q4_0,window=128'); '': on the processor FP8 where the file has
+    scales for it, else F16. In FP8 the file's scales are used. threads: of the engine and of reading; None:
     physical cores. place: where it is to run; fallback: on the processor where it can not run there,
     which the model then tells.
     Raises UserError for a file that contradicts itself, a capacity past the model's context, a model that does not
@@ -183,7 +191,7 @@ def loading(
     """
     if sequences < 1:
         raise ValueError(f"a cache of {sequences} sequences")
-    scheme = CacheScheme.parse(cache_dtype)
+    scheme = CacheScheme.parse(cache_dtype) if cache_dtype else None
     token = token or CancelToken()
     threads = threads or worker_count()
     rest = checkpoint, capacity, sequences, arithmetic, threads, scheme, token
@@ -204,7 +212,7 @@ def _loading(
     sequences: int,
     arithmetic: Arithmetic,
     threads: int,
-    scheme: CacheScheme,
+    wanted: CacheScheme | None,
     token: CancelToken,
     place: Place,
 ) -> Generator[ReadProgress, None, LoadedModel]:
@@ -222,13 +230,16 @@ def _loading(
         )
     if config.architecture not in FAMILIES:
         foreign = yield from in_background(partial(prepare, checkpoint), token, nothing)
+    automatic = CacheScheme("F16" if place.gpu or foreign is not None else own_cache(checkpoint))
+    scheme = wanted or automatic
     if foreign is not None and is_coded(scheme):
         raise UserError(
             "This model runs through transformers, whose cache is not quantized here.", "Leave the cache in 16 bits."
         )
     scheme = scheme if foreign is None else CacheScheme(CACHE_TYPE)
     plan = plan_weights(checkpoint, config) if foreign is None else foreign.plan
-    layout = cache_layout(_layers(config), capacity, sequences, scheme)
+    given = FileScales() if foreign is not None else file_scales(checkpoint, config.layers, config.kv_heads)
+    layout = cache_layout(_layers(config), capacity, sequences, scheme, given.of(scheme))
     device: Device | None = None
     matrices = PROCESSOR
     if place.gpu:
@@ -243,7 +254,22 @@ def _loading(
         _check_memory(config, plan, layout)
     token.check()
     text = _opening_text(checkpoint)
-    parts = config, plan, foreign, capacity, sequences, arithmetic, threads, scheme, token, place, device, matrices
+    scales = layout.scales
+    parts = (
+        config,
+        plan,
+        foreign,
+        capacity,
+        sequences,
+        arithmetic,
+        threads,
+        scheme,
+        scales,
+        token,
+        place,
+        device,
+        matrices,
+    )
     try:
         weight_bytes, conversions, program, engine = yield from _engine(*parts)
     except MemoryError as error:
@@ -276,6 +302,7 @@ def _loading(
         text,
         place,
         predicted_bytes=device_bytes(plan, layout, _work(config, layout)) if place.gpu else 0,
+        file_scales=given,
     )
 
 
@@ -288,6 +315,7 @@ def _engine(
     arithmetic: Arithmetic,
     threads: int,
     scheme: CacheScheme,
+    scales: CacheScales,
     token: CancelToken,
     place: Place,
     device: Device | None,
@@ -305,7 +333,7 @@ def _engine(
         program, engine = yield from in_background(start, token, ReadProgress(plan.nbytes, plan.nbytes))
         return weight_bytes, conversions, program, engine
     program = decoder_program(
-        config, weights, capacity, sequences, arithmetic.activations, scheme.text, arithmetic.outliers
+        config, weights, capacity, sequences, arithmetic.activations, scheme.text, arithmetic.outliers, scales
     )
     if device is None:
         return weight_bytes, conversions, program, Engine(program, threads)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
+from core.kv.scales import FileScales
 from core.runtime.tokenizer import Text
 from kernels.program import Program
 
@@ -43,7 +44,8 @@ class Engine(Protocol):
 
 
 class Model(Protocol):
-    """capacity: positions of each sequence in the cache; sequences: how many it has. program: what the engine runs."""
+    """capacity: positions of each sequence in the cache; sequences: how many it has. program: what the engine runs.
+    file_scales: of a cache in FP8, that the file has."""
 
     @property
     def engine(self) -> Engine: ...
@@ -57,3 +59,5 @@ class Model(Protocol):
     def capacity(self) -> int: ...
     @property
     def sequences(self) -> int: ...
+    @property
+    def file_scales(self) -> FileScales: ...

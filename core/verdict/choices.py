@@ -16,7 +16,7 @@ from core.metrics.windows import Figure, mean
 from core.progress import CancelToken
 from core.runtime.generate import PROMPT_BATCH
 from core.runtime.model import Model
-from core.runtime.steps import Watch, step
+from core.runtime.steps import Running, Watch, step
 from core.runtime.tokenizer import Text
 from core.units import format_count
 
@@ -118,7 +118,7 @@ def _item(path: Path, number: int, line: str, text: Text) -> Item:
     return make_item(text, prompt, choices, answer)
 
 
-def likelihoods(model: Model, item: Item, token: CancelToken) -> np.ndarray:
+def likelihoods(model: Running, item: Item, token: CancelToken) -> np.ndarray:
     """log P of every choice after what they share, summed over its tokens: float64 [choices]. Raises Cancelled.
 
     A sum that is not finite is −∞.
@@ -144,7 +144,7 @@ def likelihoods(model: Model, item: Item, token: CancelToken) -> np.ndarray:
     return np.array(found)
 
 
-def _run(model: Model, tokens: np.ndarray, start: int, wanted: np.ndarray, token: CancelToken) -> np.ndarray:
+def _run(model: Running, tokens: np.ndarray, start: int, wanted: np.ndarray, token: CancelToken) -> np.ndarray:
     positions = np.arange(start, start + len(tokens), dtype=np.int32)
     return step(model, tokens, np.zeros(len(tokens), np.int32), positions, wanted, token)
 

@@ -37,7 +37,9 @@ def test_a_column_offers_what_its_engine_runs(page: TestPage, qtbot) -> None:  #
     enabled = {
         chooser.itemData(r) for r in range(chooser.count()) if model.index(r, 0).flags() & Qt.ItemFlag.ItemIsEnabled
     }
-    assert enabled == {"F16", "Q8_0", "Q4_0", "Q8_0/Q4_0"}
+    assert enabled == {"", "F16", "Q8_0", "Q4_0", "Q8_0/Q4_0"}
+    assert chooser.currentText() == "Automatic"
+    assert "FP8 where the file has scales" in chooser.itemData(chooser.currentIndex(), Qt.ItemDataRole.ToolTipRole)
     grey = chooser.findData("FP8")
     assert "keeps no cache in FP8" in chooser.itemData(grey, Qt.ItemDataRole.ToolTipRole)
     assert chooser.accessibleName()
@@ -46,7 +48,7 @@ def test_a_column_offers_what_its_engine_runs(page: TestPage, qtbot) -> None:  #
     assert page.bench.slots[1].cache == "Q8_0"
     page.generate.click()
     qtbot.waitUntil(lambda: not page.bench.busy, timeout=LONG)
-    assert [m.setup.cache for m in page.bench.backend.models] == ["F16", "Q8_0"]
+    assert [m.setup.cache for m in page.bench.backend.models] == ["", "Q8_0"]
     rows = {row.name: row for row in page.numbers.model.rows()}
     assert rows["KV cache, planned"].ratio == "0.53 ×"
     assert rows["KV cache and buffers, allocated"].texts[1] == "27.25 MB (25.99 MiB)"

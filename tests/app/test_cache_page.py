@@ -67,12 +67,20 @@ def test_from_the_button_to_table_plot_and_history(page: TestPage, qtbot) -> Non
     assert "Q4_0" in panel.plot.describe()
     assert "nats" in panel.plot.read_out(6.0)
     assert len(panel.plot.table()[1]) == 4 * 5
+    choose(page, CacheMeasure.NEEDLES)
+    page.cache_button.click()
+    qtbot.waitUntil(lambda: not page.bench.busy, timeout=LONG)
+    assert panel.needles.isVisible()
+    assert panel.grid.isVisible()
+    assert not panel.plot.isVisible()
+    assert not panel.costs.isVisible()
     choose(page, CacheMeasure.SPEED)
     page.cache_button.click()
     qtbot.waitUntil(lambda: not page.bench.busy, timeout=LONG)
     assert panel.speeds.isVisible()
+    assert panel.plot.isVisible()
     assert not panel.costs.isVisible()
-    assert [stored.kind for stored in page.bench.backend.history()] == ["cache", "cache"]
+    assert [stored.kind for stored in page.bench.backend.history()] == ["cache"] * 3
     assert "attention" in panel.sentence.text()
 
 
@@ -125,6 +133,33 @@ def test_lines_and_sentences() -> None:
     assert "Q4_0 for the keys alone loses 0.016, for the values alone 0.004." in sentence(position)
 
 
+def test_the_exercise_says_keys_values_and_window_apart(page: TestPage) -> None:
+    page.caches.show_found(cache_example(CacheOrder(CacheMeasure.WINDOW, FILE, 1024)))
+    table = page.caches.exercise
+    assert table.isVisible()
+    model = table.model
+    cells = [[model.index(row, column).data() for column in range(3)] for row in range(4)]
+    assert cells == [["INT8", "INT8", "none"], ["INT8", "INT8", "128"], ["INT8", "F16", "none"], ["INT8", "F16", "128"]]
+
+
+def test_the_picture_of_numbers(page: TestPage) -> None:
+    """Each cell says what it is; what is lost are those that 16 bits find."""
+    found = cache_example(CacheOrder(CacheMeasure.NEEDLES, FILE, 1024))
+    assert found.needles is not None
+    base, last = found.needles.rows[0], found.needles.rows[-1]
+    assert (base.found, last.found, found.needles.lost(last), found.needles.lost(base)) == (9, 5, 4, 0)
+    assert sentence(found) == "With 16 bits the model finds 9 of 9 numbers. Of these are lost: LM2,rotate 4."
+    page.caches.show_found(found)
+    grid, cells = page.caches.grid, page.caches.grid._cells
+    assert "F16 9" in grid.describe()
+    assert grid.table()[1][0] == ["F16", 256, 0.1, 9.0]
+    names, cell, high = cells._sizes()
+    assert "LM2,rotate, 1\u202f024 tokens, at 90 %: not found" in cells.text_at(names + 8 * cell + 2, high * 6 + 2)
+    assert "F16, 256 tokens, at 10 %: found, the right number +9.0" in cells.text_at(names + 2, high * 2 + 2)
+    assert cells.text_at(2, high * 2 + 2) == "F16"
+    assert cells.text_at(2, 2) == ""
+
+
 def test_on_the_bundled_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("core.kv.contexts.CONTEXTS", (16, 32))
     backend = CoreBackend(ResultStore(tmp_path / "results.jsonl"))
@@ -133,6 +168,7 @@ def test_on_the_bundled_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     orders = [CacheOrder(CacheMeasure.POSITION, path, 96), CacheOrder(CacheMeasure.SPEED, path, 32)]
     if not cache_problem(CacheMeasure.WINDOW):
         orders.append(CacheOrder(CacheMeasure.WINDOW, path, 160))
+    orders.append(CacheOrder(CacheMeasure.NEEDLES, path, 400))
     for order in orders:
         seen, found = drive(backend.compare_caches(order, CancelToken()))
         assert all(isinstance(step, CacheStep) and 0 <= step.share <= 1.001 for step in seen)

@@ -24,7 +24,11 @@ ROWS = [name for name, form in CACHE_FORMATS.items() if not form.channels]
 CHANNELS = [name for name, form in CACHE_FORMATS.items() if form.channels]
 GGML = [name for name in ROWS if hasattr(gguf.GGMLQuantizationType, name) and name not in ("F16", "F32", "BF16")]
 # Largest error a value, in steps of the scale's own unit: half a step, and what rounding the scale adds.
-ERROR = {"INT8": 0.0045, "INT4": 0.08, "U8-g64": 0.005, "U4-g64": 0.07, "U4-g32": 0.07, "U2-g32": 0.34}
+# A searched scale may cut: 1 − 0.85 · 7 / 8.
+ERROR = {
+    "INT8": 0.0045, "INT4": 0.08, "INT8-g64": 0.0045, "INT4-g64": 0.256, "INT4-g32": 0.256,
+    "U8-g64": 0.005, "U4-g64": 0.07, "U4-g32": 0.07, "U2-g32": 0.34,
+}  # fmt: skip
 
 
 def rows(count: int, dim: int, seed: int = 0) -> np.ndarray:
@@ -85,6 +89,37 @@ def test_integers_by_hand() -> None:
     np.testing.assert_array_equal(encode_rows("INT8", wide), np.array([[0, 0x40, 127, 256 - 64, 0, 2]], np.uint8))
     zeros = np.zeros((1, 4), np.float32)
     np.testing.assert_array_equal(encode_rows("INT8", zeros), np.array([[0, 0x3C, 0, 0, 0, 0]], np.uint8))
+
+
+def test_integers_in_groups_by_hand() -> None:
+    """−8 … 7 in four bits with scale 1 lose nothing; a positive extreme has a negative scale, so 8 is −8 · −1. Groups
+    that a row does not fill take its last value."""
+    x = np.array([[-8, 7, 0, 3, *[1] * 28, 8, -7, *[2] * 6]], np.float32)
+    first, second = [0x00, 0x3C, 8 | 7 << 4, 0 | 3 << 4, *[17] * 14], [0x00, 0xBC, 8 | 7 << 4, *[14 | 14 << 4] * 15]
+    np.testing.assert_array_equal(encode_rows("INT4-g32", x), np.array([first + second], np.uint8))
+    np.testing.assert_array_equal(decode_rows("INT4-g32", encode_rows("INT4-g32", x), 40), x)
+    wide = np.array([[*[254, -127] * 32, *[127, 1] * 8]], np.float32)  # scales 2 and 1; halves go to the even code
+    want = [0, 0x40, *[127, 256 - 64] * 32, 0, 0x3C, *[127, 1] * 8, *[1] * 48]
+    np.testing.assert_array_equal(encode_rows("INT8-g64", wide), np.array([want], np.uint8))
+    zeros = np.zeros((1, 32), np.float32)
+    np.testing.assert_array_equal(decode_rows("INT4-g32", encode_rows("INT4-g32", -zeros), 32), zeros)
+
+
+@pytest.mark.parametrize(("name", "loss"), [("INT4-g32", 0.00686), ("INT4-g64", 0.00825)])
+def test_a_narrower_scale_is_searched(name: str, loss: float) -> None:
+    """Of normal values: less is lost than with the extreme at −8, as Q4_0 has it; no scale of the four does better."""
+    x = np.random.default_rng(2).standard_normal((2000, 64)).astype(np.float32)
+    group = CACHE_FORMATS[name].group
+    got = decode_rows(name, encode_rows(name, x), 64)
+    assert float(((got - x) ** 2).mean() / (x**2).mean()) == pytest.approx(loss, rel=0.02)
+    parts = x.reshape(-1, group)
+    extreme = parts[np.arange(len(parts)), np.abs(parts).argmax(axis=1)][:, None]
+    errors = [
+        ((np.clip(np.rint(parts / s), -8, 7) * s - parts) ** 2).sum(1)
+        for s in (extreme / -8 * f for f in (1, 0.95, 0.9, 0.85))
+    ]
+    mine = ((got - x) ** 2).reshape(-1, group).sum(axis=1)
+    np.testing.assert_allclose(mine, np.min(errors, axis=0), rtol=5e-3)
 
 
 def test_scale_and_minimum_by_hand() -> None:

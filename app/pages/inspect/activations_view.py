@@ -13,7 +13,6 @@ from PySide6.QtWidgets import (
     QFileDialog,
     QHBoxLayout,
     QPlainTextEdit,
-    QProgressBar,
     QStackedWidget,
     QTabWidget,
     QVBoxLayout,
@@ -31,28 +30,25 @@ from app.pages.inspect.turns import Turns
 from app.plots.activation_plots import ChannelPair, DepthMap, DepthProfile
 from app.services import Services
 from app.theme import SPACE_2
-from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box
+from app.widgets.basics import EmptyState, label
 from app.widgets.calm import CalmCombo
-from app.widgets.inline_error import InlineError
 from app.widgets.text import explain, term
 from core.inspect.activations import ActivationLayer, Activations
 from core.inspect.activations import DepthMap as Depth
-from core.inspect.layerwise import TOKENS
 from core.runtime.arithmetic import LLM_INT8_THRESHOLD
 
 WIDE = 600  # px from which two pictures stand beside each other
 CORNER = 660  # px from which the choices stand beside the tabs
 BUNDLED, OWN, FILE = "bundled", "own", "file"
 TEXT_HEIGHT = 64
-MOST_TOKENS = 4096
+HINT = "Run the model layer by layer over the text"
 
 
 class ActivationsView(MeasuringView):
     """Runs the model over a text when asked, layer by layer, and shows what was found."""
 
     def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(services, parent)
-        self._state = state
+        super().__init__(state, services, HINT, parent)
         self.found: Activations | None = None
         self._depth: Depth | None = None
         self._path: Path | None = None
@@ -69,9 +65,6 @@ class ActivationsView(MeasuringView):
     # ---- parts -----------------------------------------------------------------------------------------------------
 
     def _make_controls(self) -> None:
-        self.start = PrimaryButton(
-            "Run a few hundred tokens", self.run, icon="play", hint="Run the model layer by layer over the text"
-        )
         self.text_kind = CalmCombo()
         self.text_kind.setAccessibleName("Text")
         self.text_kind.setToolTip("The text whose tokens the model is run over")
@@ -83,14 +76,6 @@ class ActivationsView(MeasuringView):
         self.own_text.setTabChangesFocus(True)
         self.own_text.setFixedHeight(TEXT_HEIGHT)
         self.own_text.hide()
-        self.tokens = number_box("Tokens", 16, MOST_TOKENS, TOKENS, hint="How many tokens of the text at most")
-        self.again = button("Run", self.run, icon="play", hint="Run the model layer by layer over the text")
-        self.cancel = button("Cancel", self.stop, icon="x", hint="Stop; nothing is shown of an unfinished run")
-        self.progress = QProgressBar()
-        self.progress.setTextVisible(False)
-        self.progress.setAccessibleName("Progress over the layers")
-        self.state_text = label("", "muted")
-        self.error = InlineError()
 
     def _make_parts(self) -> None:
         self.place = CalmCombo()
@@ -199,12 +184,10 @@ class ActivationsView(MeasuringView):
             self.error.show_text("The text is empty.", "Write a few sentences, or choose the bundled text.")
             self.own_text.setFocus(Qt.FocusReason.OtherFocusReason)
             return
-        self.error.hide()
         text = self.own_text.toPlainText() if kind == OWN else None
         path = self._path if kind == FILE else None
-        self.measure(
-            "Measure activations", activations_work(checkpoint, text, self.tokens.value(), path), ACTIVATIONS_KEY
-        )
+        work = activations_work(checkpoint, text, self.tokens.value(), path)
+        self._measure("Measure activations", work, ACTIVATIONS_KEY)
 
     def _on_text_kind(self) -> None:
         kind = self.text_kind.currentData()
@@ -222,7 +205,7 @@ class ActivationsView(MeasuringView):
     def show_found(self, found: Activations) -> None:
         """Show a measurement of the open model, one part a turn."""
         self.found = found
-        self.set_running(False)
+        self._set_running(False)
         self.place.clear()
         for place in found.places:
             if any(a.place is place and a.layer is not None for a in found.layers):
@@ -314,15 +297,13 @@ class ActivationsView(MeasuringView):
 
     def _on_model(self) -> None:
         """Another model, or none: nothing of the one before stays."""
-        self._services.jobs.discard(ACTIVATIONS_KEY)
+        self._forget(ACTIVATIONS_KEY)
         self._turns.stop()
-        self.found = self._depth = None
+        self._depth = None
         self.table.model.set_rows(())
         for plot in (self.map, self.profile, self.pair):
             plot.clear()
-        self.error.hide()
         self._stack.setCurrentWidget(self.empty)
-        self.set_running(False)
 
     def _on_tensor(self) -> None:
         """The input of the chosen tensor, if it was measured."""

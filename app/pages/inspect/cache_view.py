@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from PySide6.QtWidgets import QHBoxLayout, QProgressBar, QStackedWidget, QTabWidget, QVBoxLayout, QWidget
+from PySide6.QtWidgets import QHBoxLayout, QStackedWidget, QTabWidget, QVBoxLayout, QWidget
 
 from app.jobs.inspect_more import CACHE_KEY, cache_outliers_work
 from app.pages.inspect.measuring import MeasuringView
@@ -11,15 +11,12 @@ from app.pages.inspect.state import InspectState
 from app.plots.head_map import HeadOutliers
 from app.services import Services
 from app.theme import SPACE_2
-from app.widgets.basics import EmptyState, PrimaryButton, button, label, number_box
-from app.widgets.inline_error import InlineError
+from app.widgets.basics import EmptyState, label
 from app.widgets.text import term
 from core.inspect.cache_outliers import CacheOutliers, HeadMap
-from core.inspect.layerwise import TOKENS
 from core.units import format_count, format_number
 
 WIDE = 600  # px from which two pictures stand beside each other
-MOST_TOKENS = 4096
 HINT = "Run the model layer by layer over the included text"
 
 
@@ -27,18 +24,8 @@ class CacheView(MeasuringView):
     """Runs the model over the included text when asked, and shows keys and values before and after a rotation."""
 
     def __init__(self, state: InspectState, services: Services, parent: QWidget | None = None) -> None:
-        super().__init__(services, parent)
-        self._state = state
+        super().__init__(state, services, HINT, parent)
         self.found: CacheOutliers | None = None
-        self.start = PrimaryButton("Run a few hundred tokens", self.run, icon="play", hint=HINT)
-        self.tokens = number_box("Tokens", 16, MOST_TOKENS, TOKENS, hint="How many tokens of the text at most")
-        self.again = button("Run", self.run, icon="play", hint=HINT)
-        self.cancel = button("Cancel", self.stop, icon="x", hint="Stop; nothing is shown of an unfinished run")
-        self.progress = QProgressBar()
-        self.progress.setTextVisible(False)
-        self.progress.setAccessibleName("Progress over the layers")
-        self.state_text = label("", "muted")
-        self.error = InlineError()
         self.summary = label("", wrap=True, selectable=True)
         self.summary.setAccessibleName("What stands out in the cache")
         self.maps = tuple(
@@ -94,14 +81,16 @@ class CacheView(MeasuringView):
     def run(self) -> None:
         """Measure the cache of the open model."""
         checkpoint = self._state.checkpoint
-        if checkpoint is None or self.running:
-            return
-        self.measure("Measure keys and values", cache_outliers_work(checkpoint, self.tokens.value()), CACHE_KEY)
+        if checkpoint is not None and not self.running:
+            work = cache_outliers_work(checkpoint, self.tokens.value())
+            self._measure("Measure keys and values", work, CACHE_KEY)
+
+    # ---- what was found --------------------------------------------------------------------------------------------
 
     def show_found(self, found: CacheOutliers) -> None:
         """Show a measurement of the open model."""
         self.found = found
-        self.set_running(False)
+        self._set_running(False)
         for first, (pair, what, place) in enumerate(
             ((found.keys, "Keys", "channel"), (found.values, "Values", "token"))
         ):
@@ -115,13 +104,10 @@ class CacheView(MeasuringView):
 
     def _on_model(self) -> None:
         """Another model, or none: nothing of the one before stays."""
-        self._services.jobs.discard(CACHE_KEY)
-        self.found = None
+        self._forget(CACHE_KEY)
         for picture in self.maps:
             picture.clear()
-        self.error.hide()
         self._stack.setCurrentWidget(self.empty)
-        self.set_running(False)
 
 
 def in_words(found: CacheOutliers) -> str:

@@ -1,64 +1,68 @@
-"""A view whose figures come of a run through the model's layers: how far the run is, and what ends it."""
+"""A view that runs the open model over some tokens, layer by layer: its buttons, its progress, and how it ends."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from PySide6.QtWidgets import QAbstractButton, QLabel, QProgressBar, QWidget
+from PySide6.QtWidgets import QProgressBar, QWidget
 
-from app.jobs import Job
-from app.jobs.runner import Work
+from app.jobs.runner import Job, Work
+from app.pages.inspect.state import InspectState
 from app.services import Services
-from app.widgets.basics import set_available
+from app.widgets.basics import PrimaryButton, button, label, number_box, set_available
 from app.widgets.inline_error import InlineError
+from core.inspect.layerwise import TOKENS
+
+MOST_TOKENS = 4096
 
 
 class MeasuringView(QWidget):
-    """Views make the parts named below and have `show_found`. found: of the last run, None before the first."""
+    """A view has `run`, which asks `_measure`, and `show_found` for what that gives; `found` is what it shows now."""
 
-    progress: QProgressBar
-    state_text: QLabel
-    error: InlineError
-    start: QAbstractButton
-    again: QAbstractButton
-    cancel: QAbstractButton
-    found: Any
-
-    def __init__(self, services: Services, parent: QWidget | None = None) -> None:
+    def __init__(self, state: InspectState, services: Services, hint: str, parent: QWidget | None = None) -> None:
         super().__init__(parent)
-        self._services = services
+        self._state, self._services = state, services
+        self.found: Any = None
         self.running = False
         self._job: Job | None = None
+        self.start = PrimaryButton("Run a few hundred tokens", self.run, icon="play", hint=hint)
+        self.tokens = number_box("Tokens", 16, MOST_TOKENS, TOKENS, hint="How many tokens of the text at most")
+        self.again = button("Run", self.run, icon="play", hint=hint)
+        self.cancel = button("Cancel", self._cancel, icon="x", hint="Stop; nothing is shown of an unfinished run")
+        self.progress = QProgressBar()
+        self.progress.setTextVisible(False)
+        self.progress.setAccessibleName("Progress over the layers")
+        self.state_text = label("", "muted")
+        self.error = InlineError()
 
-    def show_found(self, found: Any) -> None:
-        """Show what a run has given."""
+    def run(self) -> None:
+        """Measure the open model."""
         raise NotImplementedError
 
-    def measure(self, name: str, work: Work, key: str) -> None:
-        """Submit the work; a newer one with the same key takes its place."""
+    def show_found(self, found: Any) -> None:
+        """Show a measurement of the open model."""
+        raise NotImplementedError
+
+    def _measure(self, title: str, work: Work, key: str) -> None:
+        """Yields steps with `done` and `total` layers, returns what is shown."""
         self.error.hide()
-        self.set_running(True)
+        self._set_running(True)
         self._job = self._services.jobs.run(
-            name, work, self._on_done, self._on_error, self._on_progress, on_cancelled=self._on_cancelled,
+            title, work, self._on_done, self._on_error, self._on_progress, on_cancelled=self._on_cancelled,
             latest_key=key, owner=self,
         )  # fmt: skip
 
-    def stop(self) -> None:
-        """Ask the run to end."""
+    def _forget(self, key: str) -> None:
+        """Another model, or none: nothing of the one before stays."""
+        self._services.jobs.discard(key)
+        self.found = None
+        self.error.hide()
+        self._set_running(False)
+
+    def _cancel(self) -> None:
         if self._job is not None:
             self._job.cancel()
             self.state_text.setText("Stopping…")
-
-    def set_running(self, on: bool) -> None:
-        """Show the controls of a run, or those that begin one."""
-        self.running = on
-        self.progress.setRange(0, 0 if on else 1)
-        self.progress.setVisible(on)
-        self.cancel.setVisible(on)
-        self.again.setVisible(not on and self.found is not None)
-        self.state_text.setText("Reading the first layer…" if on else "")
-        for part in (self.start, self.again):
-            set_available(part, "It is running already; Cancel stops it." if on else "")
 
     def _on_progress(self, values: tuple[Any, ...]) -> None:
         newest = values[-1]
@@ -67,13 +71,24 @@ class MeasuringView(QWidget):
         self.state_text.setText(f"Layer {newest.done} of {newest.total}")
 
     def _on_done(self, found: Any) -> None:
-        self.set_running(False)
+        self.found = found
+        self._set_running(False)
         self.show_found(found)
 
     def _on_error(self, error: BaseException) -> None:
-        self.set_running(False)
+        self._set_running(False)
         self.error.show_error(error)
 
     def _on_cancelled(self) -> None:
-        self.set_running(False)
+        self._set_running(False)
         self.state_text.setText("Cancelled.")
+
+    def _set_running(self, on: bool) -> None:
+        self.running = on
+        self.progress.setRange(0, 0 if on else 1)
+        self.progress.setVisible(on)
+        self.cancel.setVisible(on)
+        self.again.setVisible(not on and self.found is not None)
+        self.state_text.setText("Reading the first layer…" if on else "")
+        for part in (self.start, self.again):
+            set_available(part, "It is running already; Cancel stops it." if on else "")

@@ -85,8 +85,8 @@ class RecipePage(Page):
         return self.convert if self._stack.currentWidget() is self._loaded else self.empty_button
 
     def parts(self) -> tuple[QWidget, ...]:
-        bar = self._results.verticalScrollBar()
-        return self._empty, self._head, self._simple, self.advanced, self.where, self.outcome, self.preview, bar
+        bars = [area.verticalScrollBar() for area in (self._choices, self._results)]
+        return self._empty, self._head, self._simple, self.advanced, self.where, self.outcome, self.preview, *bars
 
     def shown(self) -> None:
         self._refresh_output()

@@ -20,6 +20,7 @@ from core.targets import find_target
 
 CALIBRATE = "Lower the error by measuring first"
 FEWER_HINT = "Recipes of 2 and 3 bits, for vLLM, and what they lose"
+LOW_PADDING = 6  # px: four cards, what is below them and their reason are seen whole in a window of 1100 × 700
 FITS = {True: ("ok", "fits"), False: ("error", "too large"), None: ("unknown", "not known")}
 
 
@@ -46,8 +47,8 @@ class PresetCard(QPushButton):
         second.addWidget(self._size)
         second.addStretch(1)
         layout = QVBoxLayout(self)
-        layout.setContentsMargins(SPACE_3 + 2, SPACE_2, SPACE_3 + 2, SPACE_2)
-        layout.setSpacing(SPACE_1)
+        layout.setContentsMargins(SPACE_3 + 2, LOW_PADDING, SPACE_3 + 2, LOW_PADDING)
+        layout.setSpacing(SPACE_1 // 2)
         layout.addLayout(first)
         layout.addLayout(second)
         layout.addWidget(self._sentence)
@@ -118,7 +119,6 @@ class PresetCards(QWidget):
         for card in self.cards:
             self._group.addButton(card)
             layout.addWidget(card)
-        layout.addWidget(self.reason)
         self.fewer = quiet_button("Fewer bits", self._show_few, hint=FEWER_HINT)
         self.fewer.setCheckable(True)
         more = QHBoxLayout()
@@ -130,6 +130,7 @@ class PresetCards(QWidget):
             self._group.addButton(card)
             layout.addWidget(card)
             card.hide()
+        layout.addWidget(self.reason)
         self._group.buttonClicked.connect(self._choose)
 
     def _show_few(self) -> None:

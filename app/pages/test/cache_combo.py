@@ -12,6 +12,7 @@ from app.widgets.calm import CalmCombo
 from app.widgets.text import explain
 
 MIXED = ("Q8_0/Q4_0",)  # keys suffer first
+AUTOMATIC, AUTOMATIC_HINT = "Automatic", "FP8 where the file has scales for it, else F16"
 
 
 class CacheCombo(CalmCombo):
@@ -19,8 +20,10 @@ class CacheCombo(CalmCombo):
 
     chosen = Signal(str)
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, automatic: bool = False) -> None:
+        """automatic: the file's own format can be chosen, whose text is ''."""
         super().__init__()
+        self._automatic = automatic
         self._shown: tuple[tuple[str, str], ...] = ()
         self.setAccessibleName(name)
         self.setToolTip(explain("cache format"))
@@ -31,15 +34,17 @@ class CacheCombo(CalmCombo):
     def show_cache(self, cache: str, refusal: Callable[[str], str]) -> None:
         """cache: the one in force. refusal: why a scheme can not be kept; '' where it can."""
         names = dict.fromkeys([name for _, group in COMMON for name in group] + [*MIXED, cache])
-        offered = tuple((name, refusal(name)) for name in names)
+        if self._automatic:
+            names = {"": None} | names
+        offered = tuple((name, refusal(name) if name else "") for name in names)
         if offered != self._shown:
             self._shown = offered
             model = QStandardItemModel(self)
             for name, why in offered:
-                item = QStandardItem(name)
+                item = QStandardItem(name or AUTOMATIC)
                 item.setData(name, Qt.ItemDataRole.UserRole)
                 item.setEnabled(not why)
-                item.setToolTip(why or f"Keys and values in {name}")
+                item.setToolTip(why or (f"Keys and values in {name}" if name else AUTOMATIC_HINT))
                 model.appendRow(item)
             self.setModel(model)
         self.setCurrentIndex(self.findData(cache))

@@ -9,10 +9,20 @@ from app.jobs.runner import JobState
 from app.jobs.testing import SIDES
 from app.jobs.testing_bench import CPU, Bench
 from app.jobs.testing_cache import CacheFound, CacheMeasure, CacheOrder, CacheStep, cache_problem
-from app.models.caches import cost_columns, found_rows, kl_lines, rate_lines, sentence, speed_columns
+from app.models.caches import (
+    cost_columns,
+    found_rows,
+    kl_lines,
+    needle_columns,
+    rate_lines,
+    sentence,
+    speed_columns,
+    window_columns,
+)
 from app.models.table import RowsModel
 from app.models.table_view import TablePanel
 from app.plots.length_plot import LengthPlot
+from app.plots.needle_grid import NeedleGrid
 from app.theme import SPACE_2, SPACE_4
 from app.widgets.basics import Card, label, set_available
 from app.widgets.calm import CalmCombo
@@ -26,6 +36,8 @@ STEPS = 1000
 EMPTY = "No data yet: run it to see what each format costs."
 NO_FILE = "Choose a file above first."
 COST_WIDTHS = ("", "16.000", "1.23·10⁻⁶", "99.999", "100.0 %")
+WINDOW_WIDTHS = ("INT8", "INT8", "none", "16.000", "1.23·10⁻⁶", "99.999")
+NEEDLE_WIDTHS = ("", "24 of 24", "24", "−99.9")
 SPEED_WIDTHS = ("", "32 768", "9 999.9", "100 %")
 NAME_WIDTH = 140  # px at least of a scheme's text
 
@@ -44,8 +56,18 @@ class CachePanel(QWidget):
         self.plot = LengthPlot("Over the tokens", EMPTY)
         self.costs = TablePanel(RowsModel(cost_columns(), explain), "Quality of caches", COST_WIDTHS, totals=False)
         self.speeds = TablePanel(RowsModel(speed_columns(), explain), "Speed of caches", SPEED_WIDTHS, totals=False)
-        for table in (self.costs, self.speeds):
-            table.name_width = NAME_WIDTH
+        self.exercise = TablePanel(
+            RowsModel(window_columns(), explain), "Keys, values and a window", WINDOW_WIDTHS, totals=False
+        )
+        self.needles = TablePanel(
+            RowsModel(needle_columns(lambda: self.found.needles if self.found else None), explain),
+            "Numbers found with each cache", NEEDLE_WIDTHS, totals=False,
+        )  # fmt: skip
+        self.grid = NeedleGrid(EMPTY)
+        self.grid.hide()
+        self._tables = (self.costs, self.exercise, self.needles, self.speeds)
+        for table in self._tables:
+            table.name_width = 0 if table is self.exercise else NAME_WIDTH
             table.filter.hide()
             table.hide()
         self.bar = QProgressBar()
@@ -100,11 +122,12 @@ class CachePanel(QWidget):
         row.addStretch(0)
         drawn = Card()
         drawn.add(self.plot, 1)
+        drawn.add(self.grid, 1)
         halves = QHBoxLayout()
         halves.setSpacing(SPACE_4)
         halves.addWidget(drawn, 9)
-        halves.addWidget(self.costs, 10)
-        halves.addWidget(self.speeds, 10)
+        for table in self._tables:
+            halves.addWidget(table, 10)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, SPACE_2, 0, 0)
         layout.setSpacing(SPACE_2)
@@ -144,8 +167,9 @@ class CachePanel(QWidget):
         if path is None:
             return None
         measure = self.measure.currentData()
-        timed = measure is CacheMeasure.SPEED  # rounded activations would lose more than an 8-bit cache does
-        return CacheOrder(measure, path, self.tokens.currentData(), self._bench.arithmetic if timed else "exact")
+        fine = measure in (CacheMeasure.POSITION, CacheMeasure.WINDOW)
+        arithmetic = "exact" if fine else self._bench.arithmetic  # int8 activations lose more than an 8-bit cache does
+        return CacheOrder(measure, path, self.tokens.currentData(), arithmetic)
 
     # ---- while it runs, and afterwards -----------------------------------------------------------------------------
 
@@ -163,12 +187,20 @@ class CachePanel(QWidget):
     def show_found(self, found: CacheFound) -> None:
         """Table, plot and sentence of a finished measurement."""
         self.found = found
-        timed = found.sweep is not None
-        self.costs.setVisible(not timed)
-        self.speeds.setVisible(timed)
-        (self.speeds if timed else self.costs).model.set_rows(found_rows(found))
-        name = found.order.path.name
-        if timed:
+        measure, name = found.order.measure, found.order.path.name
+        shown = {
+            CacheMeasure.SPEED: self.speeds,
+            CacheMeasure.NEEDLES: self.needles,
+            CacheMeasure.WINDOW: self.exercise,
+        }.get(measure, self.costs)
+        for table in self._tables:
+            table.setVisible(table is shown)
+        shown.model.set_rows(found_rows(found))
+        self.plot.setVisible(found.needles is None)
+        self.grid.setVisible(found.needles is not None)
+        if found.needles is not None:
+            self.grid.show_table(f"Numbers found: {name}", found.needles)
+        elif found.sweep is not None:
             self.plot.show_lines(f"Rate by context: {name}", "tokens/s", rate_lines(found), log=False)
         else:
             self.plot.show_lines(f"KL by position: {name}", "KL, nats (log)", kl_lines(found.costs), log=True)

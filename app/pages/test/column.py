@@ -185,8 +185,8 @@ class FileColumn(QFrame):
                 return f"{units.format_percent(slot.share, 0)} packed" if slot.share >= 0 else "reading its header"
             case _:
                 held = f"holds {units.format_decimal(slot.model.nbytes)}" if slot.model is not None else ""
-                if slot.setup is not None and slot.setup.cache != "F16":
-                    held = f"cache {slot.setup.cache} · {held}"
+                if slot.model is not None and slot.model.cache != "F16":
+                    held = f"cache {slot.model.cache} · {held}"
                 if slot.waiting:
                     return "answers when the other one has: together they would disturb each other's times"
                 return " · ".join(part for part in (slot.model.summary if slot.model else "", held) if part)

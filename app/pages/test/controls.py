@@ -76,7 +76,7 @@ class AdvancedCard(Card):
         self.activations.setAccessibleName("Activations")
         self.activations.setToolTip(explain("activations contract"))
         self.context = number_box("Context", 64, 131072, 2048, suffix=" tokens", hint=explain("context"))
-        self.caches = tuple(CacheCombo(f"KV cache of the {title.lower()} file") for title in SIDES)
+        self.caches = tuple(CacheCombo(f"KV cache of the {title.lower()} file", True) for title in SIDES)
         self.fallback = QCheckBox("allowed")
         self.fallback.setAccessibleName("CPU instead, if the GPU can not")
         self.fallback.setToolTip(explain("CPU instead"))

@@ -74,7 +74,7 @@ def test_load_and_run(cache: str, activations: Activations, tolerance: float, tm
         _ = model.engine
 
 
-@pytest.mark.parametrize("wrong", ["Q9_0", "Q8_0/", "Q8_0/F16/F16", "F16/U2-t32", ""])
+@pytest.mark.parametrize("wrong", ["Q9_0", "Q8_0/", "Q8_0/F16/F16", "F16/U2-t32", " "])
 def test_caches_that_there_are_not(wrong: str, tmp_path: Path) -> None:
     with pytest.raises(UserError):
         load_path(write_llama(tmp_path / "model"), cache_dtype=wrong)

@@ -250,6 +250,39 @@ void encode_symmetric(const float* x, int dim, int bits, uint8_t* out) {
     store_half(out, usable ? scale : kNaN);
 }
 
+// Four bits, −8 … 7: the extreme value at −8 or past it, whichever of these scales leaves least. count: of `group`.
+constexpr float kNarrower[] = {1.0f, 0.95f, 0.9f, 0.85f};
+void encode_searched(const float* values, int count, int group, uint8_t* out) {
+    float x[64], extreme = 0.0f;
+    const bool usable = all_finite(values, count);
+    for (int i = 0; i < group; ++i) {
+        x[i] = usable ? values[i < count ? i : count - 1] : 0.0f;
+        if (fabsf(x[i]) > fabsf(extreme)) extreme = x[i];
+    }
+    double least = HUGE_VAL;
+    uint16_t best = kNaN;
+    memset(out + 2, 0, (size_t)group / 2);
+    for (const float share : kNarrower) {
+        const uint16_t scale = half_of(extreme * (share / -8.0f));
+        const float unit = value_of(scale);
+        uint8_t codes[64];
+        double error = 0.0;
+        for (int i = 0; i < group; ++i) {
+            float code = unit != 0.0f ? rintf(x[i] / unit) : 0.0f;
+            code = code > 7.0f ? 7.0f : code < -8.0f ? -8.0f : code;
+            codes[i] = (uint8_t)((int)code & 15);
+            const double missed = (double)(code * unit - x[i]);
+            error += missed * missed;
+        }
+        if (error < least) {
+            least = error;
+            best = scale;
+            pack(codes, group, 4, out + 2);
+        }
+    }
+    store_half(out, usable ? best : kNaN);
+}
+
 void encode_levels(const float* x, int dim, int bits, uint8_t* out) {
     double squares = 0.0;
     for (int i = 0; i < dim; ++i) squares += (double)x[i] * (double)x[i];
@@ -322,6 +355,18 @@ void encode_row(Row row, const float* x, int dim, float scale, uint8_t* out) {
         case Row::kInt8:
         case Row::kInt4:
             return encode_symmetric(x, dim, format.bits, out);
+        case Row::kInt8g64:
+            for (int from = 0; from < dim; from += 64, out += 66) {
+                float group[64];
+                for (int i = 0; i < 64; ++i) group[i] = x[from + i < dim ? from + i : dim - 1];
+                encode_symmetric(group, 64, 8, out);
+            }
+            return;
+        case Row::kInt4g64:
+        case Row::kInt4g32:
+            for (int from = 0; from < dim; from += format.group, out += 2 + format.group / 2)
+                encode_searched(x + from, dim - from < format.group ? dim - from : format.group, format.group, out);
+            return;
         case Row::kLM4:
         case Row::kLM3:
         case Row::kLM2:

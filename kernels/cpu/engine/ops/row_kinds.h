@@ -17,6 +17,9 @@ enum class Row : uint8_t {
     kIQ4_NL,
     kInt8,
     kInt4,
+    kInt8g64,
+    kInt4g64,
+    kInt4g32,
     kE4M3,
     kE5M2,
     kU8g64,
@@ -50,12 +53,15 @@ struct RowFormat {
 
 // In the order of Row.
 constexpr RowFormat kRowFormats[] = {
-    {"F16", 16, 0, 0, false},     {"BF16", 16, 0, 0, false},   {"F32", 32, 0, 0, false},    {"Q8_0", 8, 32, 2, false},
-    {"Q5_1", 5, 32, 4, false},    {"Q5_0", 5, 32, 2, false},   {"Q4_1", 4, 32, 4, false},   {"Q4_0", 4, 32, 2, false},
-    {"IQ4_NL", 4, 32, 2, false},  {"INT8", 8, 0, 2, false},    {"INT4", 4, 0, 2, false},    {"FP8", 8, 0, 0, false},
-    {"FP8-E5M2", 8, 0, 0, false}, {"U8-g64", 8, 64, 4, false}, {"U4-g64", 4, 64, 4, false}, {"U4-g32", 4, 32, 4, false},
-    {"U2-g32", 2, 32, 4, false},  {"U4-t32", 4, 32, 4, true},  {"U2-t32", 2, 32, 4, true},  {"LM4", 4, 0, 2, false},
-    {"LM3", 3, 0, 2, false},      {"LM2", 2, 0, 2, false},
+    {"F16", 16, 0, 0, false},      {"BF16", 16, 0, 0, false},     {"F32", 32, 0, 0, false},
+    {"Q8_0", 8, 32, 2, false},     {"Q5_1", 5, 32, 4, false},     {"Q5_0", 5, 32, 2, false},
+    {"Q4_1", 4, 32, 4, false},     {"Q4_0", 4, 32, 2, false},     {"IQ4_NL", 4, 32, 2, false},
+    {"INT8", 8, 0, 2, false},      {"INT4", 4, 0, 2, false},      {"INT8-g64", 8, 64, 2, false},
+    {"INT4-g64", 4, 64, 2, false}, {"INT4-g32", 4, 32, 2, false}, {"FP8", 8, 0, 0, false},
+    {"FP8-E5M2", 8, 0, 0, false},  {"U8-g64", 8, 64, 4, false},   {"U4-g64", 4, 64, 4, false},
+    {"U4-g32", 4, 32, 4, false},   {"U2-g32", 2, 32, 4, false},   {"U4-t32", 4, 32, 4, true},
+    {"U2-t32", 2, 32, 4, true},    {"LM4", 4, 0, 2, false},       {"LM3", 3, 0, 2, false},
+    {"LM2", 2, 0, 2, false},
 };
 constexpr const RowFormat& format_of(Row row) {
     return kRowFormats[(int)row];

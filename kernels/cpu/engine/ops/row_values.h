@@ -70,6 +70,15 @@ template <int bits, int group>
 static void decode_groups(const uint8_t* from, int dim, float* out) {
     for (int at = 0; at < dim; at += group, from += 4 + group * bits / 8) decode_group<bits>(from, group, out + at);
 }
+// A scale, then codes in two's complement.
+static void decode_bytes(const uint8_t* from, int count, float* out) {
+    const V d = splat(half_at(from));
+    for (int i = 0; i < count; i += W) store(out + i, load_bytes(from + 2 + i) * d);
+}
+static void decode_fours(const uint8_t* from, int count, float* out) {
+    const float d = half_at(from);
+    decode_sequence<4>(from + 2, count, out, [&](int code) { return (float)((code ^ 8) - 8) * d; });
+}
 template <int bits>
 static void decode_levels(const uint8_t* from, int dim, float* out) {
     const float scale = half_at(from) * (1.0f / sqrtf((float)dim));
@@ -126,15 +135,19 @@ static void decode_row(Row row, const uint8_t* from, int dim, float scale, float
                     to[i + 16] = kIQ4Levels[block[2 + i] >> 4] * d;
                 }
             });
-        case Row::kInt8: {
-            const V d = splat(half_at(from));
-            for (int i = 0; i < dim; i += W) store(out + i, load_bytes(from + 2 + i) * d);
+        case Row::kInt8:
+            return decode_bytes(from, dim, out);
+        case Row::kInt4:
+            return decode_fours(from, dim, out);
+        case Row::kInt8g64:
+            for (int at = 0; at < dim; at += 64, from += 66) decode_bytes(from, 64, out + at);
             return;
-        }
-        case Row::kInt4: {
-            const float d = half_at(from);
-            return decode_sequence<4>(from + 2, dim, out, [&](int code) { return (float)((code ^ 8) - 8) * d; });
-        }
+        case Row::kInt4g64:
+            for (int at = 0; at < dim; at += 64, from += 34) decode_fours(from, 64, out + at);
+            return;
+        case Row::kInt4g32:
+            for (int at = 0; at < dim; at += 32, from += 18) decode_fours(from, 32, out + at);
+            return;
         case Row::kE4M3:
             return decode_float8<20>(from, dim, scale, out);
         case Row::kE5M2:
