@@ -16,6 +16,7 @@ from kernels.engine_report import KernelUse
 from kernels.gpu.runtime.executor import BUCKETS, GpuExecutor
 from kernels.gpu.runtime.mixture import BY_HOST
 from kernels.gpu.runtime.operands import Input
+from kernels.gpu.runtime.report import attention_words
 from kernels.matrix import Activations, Matrix
 from kernels.program import Attention, Embed, Experts, Hadamard, Linear, Program
 
@@ -93,8 +94,7 @@ class GpuEngine(Engine):
             elif isinstance(step, Attention):
                 window = f", window {step.window}" if step.window else ""
                 shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"
-                kernel = f"online softmax over a {self.program.cache.dtype} cache, float32 sums"
-                found.setdefault(KernelUse("attention", shape, kernel, card, "prompts in tiles, tokens in parts"))
+                found.setdefault(KernelUse("attention", shape, *attention_words(self.program, step, card)))
         most = self._gpu.most_captured if self._gpu is not None else BUCKETS[-1]
         how, why = "one captured graph", f"1 to {most} sequences, one launch a step"
         if most < BUCKETS[-1]:
