@@ -39,7 +39,8 @@ class CompressedTensors(Ecosystem):
 
     def with_rotation(self, words: Words, checkpoint: Checkpoint, run: int) -> Words:
         transforms = {"transform_config": transform_config(checkpoint.tensors, run)}
-        return replace(words, config={"quantization_config": {**words.config["quantization_config"], **transforms}})
+        config = {**words.config["quantization_config"], **transforms}
+        return replace(words, config={**words.config, "quantization_config": config})
 
     def with_cache(self, words: Words) -> Words:
         config = {**words.config["quantization_config"], "kv_cache_scheme": _CACHE}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from core.methods.choice import Calibrated
     from core.models.config import DecoderConfig
 
-HINT = "Choose a compressed-tensors target such as w4a16-g64 or w8a8, or leave the rotation while it runs out."
+HINT = "Choose a compressed-tensors target such as w4a16-g64 or w8a8, or do without the online rotation."
 
 
 def can_say_online(ecosystem: str) -> bool:

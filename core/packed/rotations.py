@@ -185,5 +185,5 @@ def _group_of(name: str) -> str:
 
 
 def is_linear(t: TensorInfo) -> bool:
-    """Whether a plain tensor is the weight of a linear layer, or a stack of them."""
+    """Whether a plain tensor is the weight of a linear layer."""
     return t.name.endswith(".weight") and len(t.shape) == 2 and t.role not in _NO_LINEAR

@@ -65,7 +65,7 @@ class MethodsPanel(QWidget):
         self.aim = QCheckBox("Make up for earlier layers, too: closer, twice the time")
         self.aim.setToolTip(explain("aim"))
         self.aim.clicked.connect(self._on_aim)
-        self.online = QCheckBox("Also while the model runs, for the down projections")
+        self.online = QCheckBox("Also while the model runs (down projection)")
         self.online.setToolTip(explain("online rotation"))
         self.online.clicked.connect(self._on_online)
         self.alpha_kind = CalmCombo()
