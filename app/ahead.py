@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from importlib import import_module
 from pkgutil import walk_packages
 from typing import TYPE_CHECKING
 
 from PySide6.QtCore import QObject, QTimer
 
 from app import __path__ as own_path
-from app.jobs.importing import load_module
 from core.errors import UserError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def load_libraries() -> None:
 
     load_library()
     for place in PAGES.values():
-        load_module(place.split(":")[0])
+        import_module(place.split(":")[0])
     for found in walk_packages(own_path, "app."):
         if found.name != "app.__main__":  # which is the program
-            load_module(found.name)
+            import_module(found.name)

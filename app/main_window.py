@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from app.actions import ACTIONS, make_actions
 from app.dialogs.open_model import choose_model
 from app.help import help_desk, page_for
 from app.jobs import Job
-from app.jobs.importing import load_module
 from app.jobs.opening import open_in_background
 from app.jobs.precedence import window_first
 from app.menus import RECENT, build_menus, fill_recent
@@ -295,5 +295,5 @@ class MainWindow(QMainWindow):
 
 def _page_class(key: str) -> type[Page]:
     module, name = PAGES[key].split(":")
-    found: type[Page] = getattr(load_module(module), name)
+    found: type[Page] = getattr(import_module(module), name)
     return found

@@ -8,69 +8,39 @@ It takes a slow disk and a package that nobody has asked for yet, as at the star
 
 from __future__ import annotations
 
-import builtins
-import sys
 import threading
-from collections.abc import Mapping, Sequence
-from importlib import import_module
-from types import ModuleType
+from collections.abc import Callable
+from importlib import _bootstrap  # type: ignore[attr-defined]
 from typing import Any
 
 OURS = frozenset(("app", "core", "kernels", "resources"))
+PATIENCE = 60.0  # seconds after which a turn is not waited for: a module that takes so long hangs
 # Two turns, since PyTorch takes seconds and a dialog shall not wait for it. Who has the first may take the second, and
 # never the other way round: no library imports anything of ours.
 _ours, _libraries = threading.RLock(), threading.RLock()
 _lock = threading.Lock()
-_import: Any = None  # what `import` did before
+_find_and_load: Callable[[str, Any], Any] | None = None  # Python's own
 
 
 def one_at_a_time() -> None:
-    """From now on every `import` of something that is not there yet waits for the one that another thread is doing."""
-    global _import
+    """From now on every import of a module that is not there yet waits for the one that another thread is doing.
+
+    Call it before threads import. `builtins.__import__` would not do: PySide exchanges it for all threads while it
+    imports, and `importlib.import_module` does not pass there. Every way leads through the function replaced here.
+    """
+    global _find_and_load
     with _lock:
-        if _import is None:
-            _import = builtins.__import__
-            builtins.__import__ = _in_turn
+        if _find_and_load is None:
+            _find_and_load = _bootstrap._find_and_load
+            _bootstrap._find_and_load = _in_turn
 
 
-def load_module(name: str) -> ModuleType:
-    """`importlib.import_module` of an absolute name, in turn; it does not go through `import` by itself."""
-    if _is_whole(name, ()):
-        return sys.modules[name]
-    with _turn(name):
-        return import_module(name)
-
-
-def _in_turn(
-    name: str,
-    globals: Mapping[str, object] | None = None,  # noqa: A002 - as `__import__` is called
-    locals: Mapping[str, object] | None = None,  # noqa: A002
-    fromlist: Sequence[str] | None = (),
-    level: int = 0,
-) -> Any:
-    full = _absolute(name, globals, level) if level else name
-    if _is_whole(full, fromlist or ()):
-        return _import(name, globals, locals, fromlist, level)
-    with _turn(full):
-        return _import(name, globals, locals, fromlist, level)
-
-
-def _turn(name: str) -> threading.RLock:
-    return _ours if name.partition(".")[0] in OURS else _libraries
-
-
-def _absolute(name: str, around: Mapping[str, object] | None, level: int) -> str:
-    """What `from ..name import x` means there; `import` itself says what is wrong with it."""
-    package = str((around or {}).get("__package__") or "")
-    for _ in range(level - 1):
-        package = package.rpartition(".")[0]
-    return f"{package}.{name}" if name else package
-
-
-def _is_whole(name: str, names: Sequence[str]) -> bool:
-    """Whether the module is there, has been run to its end, and has these names: then there is nothing to wait for."""
-    module = sys.modules.get(name)
-    if module is None or getattr(getattr(module, "__spec__", None), "_initializing", False):
-        return False
-    known = getattr(module, "__dict__", {})
-    return all(n in known for n in names)
+def _in_turn(name: str, import_: Any) -> Any:
+    assert _find_and_load is not None
+    turn = _ours if name.partition(".")[0] in OURS else _libraries
+    taken = turn.acquire(timeout=PATIENCE)
+    try:
+        return _find_and_load(name, import_)
+    finally:
+        if taken:
+            turn.release()

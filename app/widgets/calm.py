@@ -16,7 +16,7 @@ from PySide6.QtWidgets import (
 
 from app.theme import SPACE_2
 
-GAP = 4  # px that the style keeps beside a chooser's text
+WHOLE = (QComboBox.SizeAdjustPolicy.AdjustToContents, QComboBox.SizeAdjustPolicy.AdjustToContentsOnFirstShow)
 
 
 class CalmCombo(QComboBox):
@@ -32,7 +32,10 @@ class CalmCombo(QComboBox):
         field = self.style().subControlRect(
             QStyle.ComplexControl.CC_ComboBox, option, QStyle.SubControl.SC_ComboBoxEditField, self
         )
-        return self.fontMetrics().elidedText(self.currentText(), Qt.TextElideMode.ElideMiddle, field.width() - GAP)
+        text = self.currentText()
+        if self.width() >= self.sizeHint().width() and self.sizeAdjustPolicy() in WHOLE:
+            return text  # the style has made room for each of its texts
+        return self.fontMetrics().elidedText(text, Qt.TextElideMode.ElideMiddle, field.width())
 
     def paintEvent(self, _event: QPaintEvent) -> None:
         option = QStyleOptionComboBox()

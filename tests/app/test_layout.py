@@ -12,6 +12,9 @@ from PySide6.QtWidgets import QLabel, QPushButton, QWidget
 from window_help import load_screens
 
 from app.devices import find_devices
+from app.main_window import MainWindow
+from app.theme import themes
+from app.widgets.calm import CalmCombo
 
 pytestmark = pytest.mark.gui
 
@@ -59,6 +62,32 @@ def settled_faults(window, qtbot) -> list[str]:  # type: ignore[no-untyped-def]
     while (found := faults(window)) and time.monotonic() < until:
         qtbot.wait(50)
     return found
+
+
+def test_the_first_picture_has_nothing_cut_off(services, qtbot) -> None:  # type: ignore[no-untyped-def]
+    """As it is shown, without a change of its size that would lay it out anew; and once devices are known."""
+    window = MainWindow(services)
+    qtbot.addWidget(window)
+    window.setMinimumSize(0, 0)
+    window.resize(*SIZES[0])
+    with qtbot.waitExposed(window):
+        window.show()
+    assert settled_faults(window, qtbot) == []
+    services.shell.devices_known.emit(find_devices()[0])
+    assert settled_faults(window, qtbot) == []
+
+
+@pytest.mark.parametrize("text", ["CPU", "Auto", "Bundled text"])
+def test_a_chooser_shows_what_it_has_room_for(qtbot, text: str) -> None:  # type: ignore[no-untyped-def]
+    box = CalmCombo()
+    qtbot.addWidget(box)
+    themes().dress(box)
+    box.addItem(text)
+    box.resize(box.sizeHint())
+    box.show()
+    assert box.shown_text() == text
+    box.resize(box.width() - 12, box.height())
+    assert "\u2026" in box.shown_text()
 
 
 @pytest.mark.slow

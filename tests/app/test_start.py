@@ -6,6 +6,7 @@ import itertools
 import subprocess
 import sys
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from window_help import LONG, click
 from app import ahead, devices
 from app.bootstrap import start_background
 from app.jobs import opening
-from app.jobs.importing import load_module, one_at_a_time
+from app.jobs.importing import one_at_a_time
 from app.main_window import PAGES, MainWindow
 
 pytestmark = pytest.mark.gui
@@ -103,6 +104,37 @@ window.close()
 """
 
 
+# PySide exchanges `__import__` for all threads while it imports: two threads that import much, and a third that does.
+MANY = """
+import builtins, sys, threading, time
+from PySide6.QtWidgets import QApplication
+from app.jobs.importing import one_at_a_time
+one_at_a_time()
+sys.setswitchinterval(0.0001)
+said = []
+def work(names):
+    for name in names.split():
+        try:
+            exec(f"import {name}")
+        except BaseException as error:
+            said.append((name, repr(error)))
+threads = [threading.Thread(target=work, args=(names,), daemon=True) for names in (
+    "core.checkpoint core.models core.plan app.pages.recipe", "core.models.read_shape core.hardware app.plots.panel",
+    "app.pages.model app.pages.convert core.formats.base core.checkpoint.base core.hardware.matrix",
+)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join(60)
+print(said, [thread.is_alive() for thread in threads])
+"""
+
+
+def test_three_threads_and_the_way_that_pyside_imports() -> None:
+    done = run(MANY)
+    assert done.stdout.strip() == "[] [False, False, False]", done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("slow", ["core.models", "core.checkpoint core.hardware", "core.formats app.plots core.models"])
 def test_a_model_gets_its_plan_however_slow_the_packages_come(tmp_path: Path, slow: str) -> None:
@@ -121,9 +153,9 @@ def test_an_import_that_fails_leaves_the_turn_to_others(tmp_path: Path, monkeypa
         with pytest.raises(kind):
             __import__(name)
         with pytest.raises(kind):
-            load_module(name)
+            import_module(name)
     seen: list[str] = []
-    other = threading.Thread(target=lambda: seen.append(load_module("colorsys").__name__))
+    other = threading.Thread(target=lambda: seen.append(import_module("colorsys").__name__))
     other.start()
     other.join(5)
     assert seen == ["colorsys"]
@@ -147,8 +179,8 @@ def test_what_is_there_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
 
         seen.append(decoder.__name__)
         sys.modules.pop("app.icons", None)
-        seen.append(load_module("app.icons").__name__)
-        seen.append(load_module("asked_for_meanwhile").__name__)
+        seen.append(import_module("app.icons").__name__)
+        seen.append(import_module("asked_for_meanwhile").__name__)
 
     kept = sys.modules.get("app.icons")
     other = threading.Thread(target=work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 
 from PySide6.QtCore import QStringListModel, QTimer
 from PySide6.QtGui import QResizeEvent
@@ -18,7 +19,6 @@ from PySide6.QtWidgets import (
     QWidget,
 )
 
-from app.jobs.importing import load_module
 from app.pages.base import Page
 from app.pages.inspect.state import KEEP, InspectState
 from app.services import Services
@@ -194,7 +194,7 @@ class InspectPage(Page):
     def _make(self, made: str, holder: QWidget | None) -> QWidget:
         assert isinstance(holder, _Holder)
         module, name = made.split(":")
-        view: QWidget = getattr(load_module(f"app.pages.inspect.{module}"), name)(self.state, self.services, holder)
+        view: QWidget = getattr(import_module(f"app.pages.inspect.{module}"), name)(self.state, self.services, holder)
         for field in view.findChildren(QWidget):
             if field.acceptDrops():
                 field.setAcceptDrops(False)  # a dropped file is a model to open
