@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from core.checkpoint.base import Checkpoint, Container
+from core.checkpoint.gguf import refuse_matrix
 from core.checkpoint.quantized_source import quantized_source
 from core.errors import UserError
 from core.export.ecosystems import ECOSYSTEMS
@@ -63,6 +64,7 @@ def _prepare(checkpoint: Checkpoint, target: Target) -> Prepared:
         mapped = tuple(t for t in identity_tensors(checkpoint) if not all(s.tied_to for s in t.sources))
         return Prepared(ECOSYSTEMS[target.ecosystem].mapped(checkpoint, mapped), model, {})
     if checkpoint.container is Container.GGUF:
+        refuse_matrix(checkpoint)
         values: Mapping[str, GGUFValue | bytes] = requantized_metadata(checkpoint, target.file_type)
         mapped = identity_tensors(checkpoint)
     else:

@@ -140,6 +140,8 @@ class Recipe:
 
 def _parse(data: Mapping[str, Any]) -> Recipe:
     version = data.get("schema")
+    if version is None:
+        raise UserError("This file is no recipe.", "Choose one that was saved here, with a field 'schema'.")
     if version != SCHEMA_VERSION or isinstance(version, bool):
         hint = "Update Bitsmith." if isinstance(version, int) and version > SCHEMA_VERSION else "Save it again."
         raise UserError(f"This recipe has schema {version!r}; this program reads {SCHEMA_VERSION}.", hint)

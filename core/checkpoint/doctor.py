@@ -14,6 +14,7 @@ from core.checkpoint.architecture import text_config
 from core.checkpoint.base import Checkpoint, Container
 from core.checkpoint.dtypes import is_readable
 from core.checkpoint.findings import Finding, Severity, some
+from core.checkpoint.gguf import is_importance_matrix
 from core.checkpoint.hf import says_tied
 from core.checkpoint.quantized_source import quantized_source
 from core.checkpoint.reading import FileCheckpoint
@@ -109,7 +110,7 @@ def _kind(checkpoint: Checkpoint) -> Iterator[Finding]:
         if kind == "mmproj" or checkpoint.architecture == "clip":
             message = "This is the picture or sound encoder that goes with a model (mmproj), not the model."
             yield Finding("error", "not-a-model", message, "Open the model's own GGUF file.")
-        elif kind == "imatrix" or "imatrix.datasets" in checkpoint.metadata:
+        elif is_importance_matrix(checkpoint):
             message = "This is an importance matrix, not a model."
             yield Finding("error", "not-a-model", message, "Open the model that it was made for.")
         elif kind == "adapter" or "adapter.type" in checkpoint.metadata:

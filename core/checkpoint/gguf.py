@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from core.checkpoint.base import Columns, Container
+from core.checkpoint.base import Checkpoint, Columns, Container
 from core.checkpoint.dtypes import is_plausible, tensor_bytes
 from core.checkpoint.findings import some
 from core.checkpoint.gguf_header import GgufHeader, RawTensor, read_header
@@ -99,6 +99,17 @@ def open_gguf(path: Path) -> GgufCheckpoint:
     if len(headers) > 1 and isinstance(expected, int) and expected not in (0, len(tensors)):
         notes.append(("split-count", f"{len(tensors)} of {expected}"))
     return GgufCheckpoint(headers, tensors, notes)
+
+
+def is_importance_matrix(checkpoint: Checkpoint) -> bool:
+    """Whether a GGUF is what llama-imatrix writes; older ones do not say their type."""
+    return checkpoint.metadata.get("general.type") == "imatrix" or "imatrix.datasets" in checkpoint.metadata
+
+
+def refuse_matrix(checkpoint: Checkpoint) -> None:
+    """Raise UserError where it is."""
+    if is_importance_matrix(checkpoint):
+        raise UserError("This is an importance matrix, not a model.", "Open the model that it was made for.")
 
 
 def split_parts(path: Path) -> list[Path]:

@@ -82,6 +82,11 @@ class Calibrated:
                 "An importance matrix serves the method 'importance' only.",
                 "Choose that method, or leave the file out.",
             )
+        if self.imatrix and self.transforms:
+            raise UserError(
+                "An importance matrix of the unchanged model does not hold after a transform, as inputs change.",
+                "Leave the file out, and the importance is measured after the transform; or leave out the transform.",
+            )
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from core.checkpoint.base import Checkpoint
+from core.checkpoint.gguf import refuse_matrix
 from core.errors import UserError
 from core.models.config import DecoderConfig, RopeConfig
 from core.models.gguf_metadata import NO_SOFTCAP
@@ -27,6 +28,7 @@ def read_gguf_config(checkpoint: Checkpoint) -> DecoderConfig:
 
     Raises UserError when a key is missing, has a value that no decoder can have, or differs between layers.
     """
+    refuse_matrix(checkpoint)
     keys = _Keys(checkpoint.metadata)
     layers, hidden = keys.count("block_count"), keys.count("embedding_length")
     heads = keys.count("attention.head_count")

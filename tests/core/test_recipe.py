@@ -28,7 +28,7 @@ def test_json_gives_the_same_recipe_back():
         ("{", "not valid JSON"),
         ("[]", "not a JSON object"),
         ('{"schema": 2}', "schema 2"),
-        ('{"target": "Q8_0"}', "schema None"),
+        ('{"target": "Q8_0"}', "no recipe"),
         ('{"schema": 1, "targt": "Q8_0"}', "unknown field 'targt'"),
         ('{"schema": 1, "keep_first": -1}', "wrong value"),
         ('{"schema": 1, "method": "magic"}', "wrong value"),

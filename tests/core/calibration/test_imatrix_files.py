@@ -17,6 +17,9 @@ from core.calibration.imatrix import Importance, ImportanceMatrix, gather
 from core.calibration.imatrix_file import read_imatrix, write_imatrix
 from core.checkpoint import open_checkpoint
 from core.errors import UserError
+from core.plan import make_plan
+from core.recipe import Recipe
+from core.runtime.load import decoder_config
 
 
 def entry(values: object, *counts: int) -> Importance:
@@ -240,3 +243,13 @@ def test_a_matrix_of_another_model_is_told_by_the_weights_name(tmp_path: Path) -
         ImportanceMatrix({"blk.0.attn_q.weight": DENSE}).for_checkpoint(folder, "llama")
     with pytest.raises(UserError, match="none of this model's weights"):
         ImportanceMatrix({"blk.7.attn_q.weight": DENSE}).for_checkpoint(folder, "llama")
+
+
+def test_a_matrix_given_for_a_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "imatrix.gguf"
+    write_imatrix(path, ImportanceMatrix({"blk.0.attn_q.weight": DENSE}, datasets=("a.txt",)))
+    with open_checkpoint(path) as checkpoint:
+        for take in (lambda: make_plan(checkpoint, Recipe("Q4_0")), lambda: decoder_config(checkpoint)):
+            with pytest.raises(UserError, match="This is an importance matrix, not a model") as refused:
+                take()
+            assert refused.value.hint == "Open the model that it was made for."

@@ -302,4 +302,6 @@ def test_what_can_not_be_chosen_is_said_beforehand(llama: Checkpoint, tiny: Call
         Calibrated(DataMethod.NONE)
     with pytest.raises(UserError, match="importance"):
         Calibrated(DataMethod.GPTQ, imatrix="x.dat")
+    with pytest.raises(UserError, match="does not hold after a transform"):
+        Calibrated(DataMethod.IMPORTANCE, (Transform.ROTATION,), imatrix="x.dat")
     assert Calibrated(DataMethod.NONE, (Transform.AWQ, Transform.ROTATION)).name == "rotation + AWQ"
