@@ -97,7 +97,7 @@ class Side:
     @property
     def nbytes(self) -> int:
         """Without the table, which layers share."""
-        found = {t.data_ptr(): t.nbytes for t in (self.codes, self.high, self.scales, self.near) if t is not None}
+        found = {id(t): t.nbytes for t in (self.codes, self.high, self.scales, self.near) if t is not None}
         return sum(found.values())
 
 

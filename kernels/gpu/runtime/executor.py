@@ -315,7 +315,10 @@ class GpuExecutor:
     def _go(self, batch: Batch, wanted: int, begun: Begun | None = None) -> torch.Tensor | None:
         """Every step; logits float32 of the wanted rows, or None of none."""
         with self._growing(begun):
-            return self._went(batch, wanted)
+            found = self._went(batch, wanted)
+        if self._cancelled and batch.held is not None:
+            raise Cancelled
+        return found
 
     def _went(self, batch: Batch, wanted: int) -> torch.Tensor | None:
         for number, step in enumerate(self._steps):
