@@ -160,7 +160,7 @@ def test_inputs_of_rotated_weights_are_rotated(name: str, results) -> None:
         assert found["finite"]
         assert found["error"] < most
         (rotation,) = uses(found, "rotation")
-        runs = {"llama2": ("96 values", "Hadamard 32"), "qwen3moe": ("48 values", "Hadamard 16")}[name]
+        runs = {"llama2": ("96 values", "Hadamard 32"), "qwen3moe": ("64 values", "Hadamard 64")}[name]
         assert rotation[1:3] == [runs[0], f"{runs[1]}, the library's float32 products"]
 
 
