@@ -83,7 +83,10 @@ class CoreBackend:
     def refuses(self, cache: str, device: str) -> str:
         from core.kv.scheme import CacheScheme
 
-        return why_not(CacheScheme.parse(cache), device)
+        try:
+            return why_not(CacheScheme.parse(cache), device)
+        except UserError as error:
+            return f"{error.message} {error.hint}".strip()
 
     def load(self, side: int, setup: Setup, token: CancelToken) -> Iterator[LoadStep]:
         """Returns a CoreModel, warmed up, its tokenizer read."""
@@ -207,13 +210,12 @@ def _load(
         raise
 
 
-def why_not(scheme: CacheScheme, device: str) -> str:
-    """Why the engine of a device keeps no cache in this scheme, in a sentence; '' where it does."""
-    from core.kv.layout import is_coded
-    from core.runtime.load import GPU_CACHE_TYPES
-
-    if device != "cpu" and (is_coded(scheme) or scheme.dtype not in GPU_CACHE_TYPES):
-        return f"On a GPU the cache is of {', '.join(GPU_CACHE_TYPES)}. Choose one of these, or the CPU."
+def why_not(scheme: CacheScheme, _device: str) -> str:
+    """Why the engine of a device keeps no cache in this scheme, in a sentence; '' where it does: both keep all."""
+    try:
+        scheme.check()
+    except UserError as error:
+        return f"{error.message} {error.hint}".strip()
     return ""
 
 

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from kernels.gpu.runtime.device import Device
 
 DEFAULT_CAPACITY = 4096  # tokens, or the model's context where that is less
-GPU_CACHE_TYPES = ("F16", "BF16", "F32")  # that the GPU's attention reads
 DEFAULT = Arithmetic()
 WIDEST_HEAD = 256  # that the GPU's attention takes
 LOOK_SECONDS = 0.05  # between two looks at the cancel token
@@ -232,8 +231,6 @@ def _loading(
     device: Device | None = None
     matrices = PROCESSOR
     if place.gpu:
-        if is_coded(scheme) or scheme.dtype not in GPU_CACHE_TYPES:
-            raise not_usable(place, f"its cache there is of {', '.join(GPU_CACHE_TYPES)}, not of {scheme.text}")
         if not 16 <= config.head_dim <= WIDEST_HEAD:
             raise not_usable(place, f"heads of {config.head_dim} values are none of 16 to {WIDEST_HEAD}")
         device = open_device(place)

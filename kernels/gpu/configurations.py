@@ -211,8 +211,12 @@ def scaled_configuration(
     return ScaledConfiguration(regime, line["rows"], batch, block, line["warps"], line["stages"], split)
 
 
-def attention_configuration(card: str, kind: str, width: int, value_bytes: int) -> AttentionConfiguration:
-    """kind: 'prompt' or 'token'. width: of a head, a power of two. value_bytes: of a query's values."""
+def attention_configuration(
+    card: str, kind: str, width: int, value_bytes: int, codes: bool = False
+) -> AttentionConfiguration:
+    """kind: 'prompt' or 'token'. width: of a head, a power of two. value_bytes: of a query's values. codes: whether the
+    cache has some, which take registers on their way to a product.
+    """
     own = _own(card).get("attention", {})
     size = (
         "wide" if width * value_bytes > _WIDE_HEAD else "middle" if width * value_bytes > _WIDE_HEAD // 2 else "narrow"
@@ -220,6 +224,8 @@ def attention_configuration(card: str, kind: str, width: int, value_bytes: int) 
     line: dict[str, Any] = {}
     for table in (_table()["attention"], own):
         line |= table.get(kind, {}) | table.get(f"{size} {kind}", {})
+        if codes:
+            line |= table.get(f"{kind} of codes", {}) | table.get(f"{size} {kind} of codes", {})
     return AttentionConfiguration(
         *(line.get("rows", 0), line["positions"], line["warps"], line["stages"], line.get("programs", 0)),
         vector=own.get("vector only", False),

@@ -4,11 +4,19 @@ Only imported where `kernels.gpu.state` is ready, or under Triton's interpreter 
 A launcher raises ValueError with the reason for shapes and types that no kernel takes. Nothing waits for the device.
 """
 
-from kernels.gpu.attention.attend import Cache as Cache
+from kernels.gpu.attention.attend import Turning as Turning
 from kernels.gpu.attention.attend import attend_prompt as attend_prompt
 from kernels.gpu.attention.attend import attend_tokens as attend_tokens
-from kernels.gpu.attention.attend import make_cache as make_cache
-from kernels.gpu.attention.attend import store_cache as store_cache
+from kernels.gpu.attention.grow import Waiting as Waiting
+from kernels.gpu.attention.grow import close_tokens as close_tokens
+from kernels.gpu.attention.grow import keep_tokens as keep_tokens
+from kernels.gpu.attention.grow import reopen_tokens as reopen_tokens
+from kernels.gpu.attention.grow import store_cache as store_cache
+from kernels.gpu.attention.grow import turn as turn
+from kernels.gpu.attention.grow import waiting_rows as waiting_rows
+from kernels.gpu.attention.sides import Cache as Cache
+from kernels.gpu.attention.sides import layer_cache as layer_cache
+from kernels.gpu.attention.sides import make_cache as make_cache
 from kernels.gpu.encoders.encode import encode_blocks as encode_blocks
 from kernels.gpu.encoders.encode import encode_e2m1 as encode_e2m1
 from kernels.gpu.encoders.encode import encode_float8 as encode_float8

@@ -23,6 +23,8 @@ class HeadCache:
     ) -> None:
         self._form = CACHE_FORMATS[name]
         self._dim, self._window, self._sinks = dim, window, sinks
+        if self._form.is_float:  # which is kept as it is from the start
+            self._window = self._sinks = 0
         self._rotate, self._scale = rotate and not self._form.is_float, scale
         self._rows = np.zeros((0, dim), np.float32)
         self._coded = np.zeros(0, bool)

@@ -62,7 +62,8 @@ def test_on_the_bundled_engine(tmp_path: Path) -> None:
     backend = CoreBackend(ResultStore(tmp_path / "results.jsonl"))
     path = write_llama(tmp_path / "tiny", hidden=128, ffn=256)
     assert backend.refuses("Q8_0/Q4_0", "cpu") == ""
-    assert "GPU" in backend.refuses("Q8_0", "gpu:0")
+    assert backend.refuses("Q8_0,window=64", "gpu:0") == ""
+    assert "must be rotated" in backend.refuses("LM2", "gpu:0")
     assert backend.refuses("LM2,rotate,window=64", "cpu") == ""
     found = []
     for cache in ("F16", "Q8_0"):

@@ -1,4 +1,4 @@
-"""Launches attention over the cache: of prompts, and of single tokens of many sequences; and fills the cache."""
+"""Launches attention over the cache: of prompts, and of single tokens of many sequences."""
 
 from __future__ import annotations
 
@@ -7,73 +7,24 @@ from typing import Any
 
 import torch
 
-from kernels.gpu.attention import caches, softmax
+from kernels.gpu.attention import softmax
+from kernels.gpu.attention.grow import Waiting, check_numbers
+from kernels.gpu.attention.sides import FLOATS, Cache
 from kernels.gpu.configurations import attention_configuration
 from kernels.gpu.launcher import card_of, launch, power_above
-from kernels.gpu.steps.apply import FLOATS
 
 WIDEST_HEAD = 256
 MOST_TOKENS = 65535  # that a grid has in its third dimension
 EVERYTHING = 1 << 30  # the window of a token that sees all before it
-# Kind of cache → its reader and writer in `caches`.
-KINDS: dict[str, tuple[Any, Any]] = {"floats": (caches.read_floats, caches.write_floats)}
 
 
 @dataclass(frozen=True)
-class Cache:
-    """Keys and values of one layer. kind: of `KINDS`.
+class Turning:
+    """The rotary step of keys that are kept before it: tables and pairs as `operations.rotate` has them."""
 
-    keys, values: [sequences, key heads, capacity, D], contiguous, float16, bfloat16 or float32. key_scales,
-    value_scales: of kinds that have codes, with a scale for `group` values.
-    """
-
-    keys: torch.Tensor
-    values: torch.Tensor
-    kind: str = "floats"
-    key_scales: torch.Tensor | None = None
-    value_scales: torch.Tensor | None = None
-    group: int = 0
-
-    @property
-    def planes(self) -> tuple[torch.Tensor, ...]:
-        keys = self.keys if self.key_scales is None else self.key_scales
-        return self.keys, keys, self.values, self.values if self.value_scales is None else self.value_scales
-
-
-def make_cache(sequences: int, heads: int, capacity: int, width: int, dtype: torch.dtype, device: str) -> Cache:
-    """An empty cache of floats for one layer."""
-    if dtype not in FLOATS:
-        raise ValueError(f"a cache is of 16-bit floats or float32, not {dtype}")
-    shape = (sequences, heads, capacity, width)
-    return Cache(*(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)))
-
-
-def store_cache(
-    k: torch.Tensor, v: torch.Tensor, cache: Cache, sequences: torch.Tensor, positions: torch.Tensor
-) -> None:
-    """k, v floats [M, key heads, D] into the cache: token m at positions[m] of slot sequences[m], int32 [M].
-
-    A slot or position that the cache has not is left out, silently: nothing waits for the device.
-    """
-    count, heads, capacity, width = _check_cache(cache)
-    for tensor in (k, v):
-        if tensor.ndim != 3 or tensor.shape[1:] != (heads, width) or tensor.shape != k.shape or tensor.stride(2) != 1:
-            raise ValueError(f"keys and values are [M, {heads}, {width}], not {list(tensor.shape)}")
-    _check_numbers(sequences, len(k), "sequences")
-    _check_numbers(positions, len(k), "positions")
-    block = power_above(width)
-    rows = max(min(power_above(heads), 2048 // block), 1)
-    launch(
-        softmax.store_cache,
-        (len(k), -(-heads // rows)),
-        *(k, v, *cache.planes, sequences, positions, k.stride(0), k.stride(1), v.stride(0), v.stride(1)),
-        *(heads, capacity, count),
-        WRITE=KINDS[cache.kind][1],
-        WIDTH=width,
-        GROUP=cache.group,
-        BLOCK=block,
-        ROWS=rows,
-    )
+    cos: torch.Tensor
+    sin: torch.Tensor
+    pairs: bool
 
 
 def attend_prompt(
@@ -87,35 +38,35 @@ def attend_prompt(
     window: int = 0,
     softcap: float = 0.0,
     out: torch.Tensor | None = None,
+    waiting: Waiting | None = None,
+    turning: Turning | None = None,
 ) -> torch.Tensor:
     """Queries [M, heads, D] of prompts, or of pieces of them → [M, heads, D]; their keys are in the cache already.
 
     Rows starts[s] … starts[s + 1] (int32 [S + 1]) are tokens of slot sequences[s], from positions[s] on (int32 [S]).
     longest: of these runs, at least. Where q or the cache has not what these say, nothing is read, and results are NaN;
     nothing waits for the device to see it. A token sees the last `window` positions, itself included; 0: all. softcap:
-    scores become softcap · tanh(score / softcap); 0: off. Query head h uses key head h · key heads // heads.
+    scores become softcap · tanh(score / softcap); 0: off. Query head h uses key head h · key heads // heads. waiting:
+    of this batch, where some of the cache's tokens wait. turning: of keys that are kept before their rotary step.
     """
     how, share, out = _prepare(q, cache, out, "prompt")
     count = len(sequences)
-    _check_numbers(starts, count + 1, "starts")
-    _check_numbers(sequences, count, "sequences")
-    _check_numbers(positions, count, "positions")
-    slots, heads, capacity, width = cache.keys.shape
+    check_numbers(starts, count + 1, "starts")
+    check_numbers(sequences, count, "sequences")
+    check_numbers(positions, count, "positions")
     _check_masks(window, softcap, count)
+    _check_waiting(cache, waiting)
     if not len(q) or not count or longest < 1:
         return out
     launch(
         softmax.attend_prompt,
         (-(-longest // how.rows), q.shape[1], count),
-        *(q, *cache.planes, starts, sequences, positions, out),
-        *(len(q), q.stride(0), q.stride(1), out.stride(0), out.stride(1), slots, heads, capacity),
+        *(q, *_tensors(cache, positions, waiting, turning), starts, sequences, positions, out),
+        *(len(q), q.stride(0), q.stride(1), out.stride(0), out.stride(1), *_sizes(cache, turning)),
         *(float(scale), window or EVERYTHING, float(softcap)),
-        READ=KINDS[cache.kind][0],
+        **_constants(cache, turning),
         CAPPED=softcap > 0,
         SHARE=share,
-        WIDTH=width,
-        GROUP=cache.group,
-        BLOCK=power_above(width),
         ROWS=how.rows,
         POSITIONS=how.positions,
         STAGES=how.stages,
@@ -136,6 +87,8 @@ def attend_tokens(
     window: int = 0,
     softcap: float = 0.0,
     out: torch.Tensor | None = None,
+    waiting: Waiting | None = None,
+    turning: Turning | None = None,
 ) -> torch.Tensor:
     """As `attend_prompt`, for tokens of any sequences, one row each: token m at positions[m] of slot sequences[m].
 
@@ -144,10 +97,11 @@ def attend_tokens(
     """
     how, share, out = _prepare(q, cache, out, "token")
     tokens, heads = q.shape[:2]
-    _check_numbers(sequences, tokens, "sequences")
-    _check_numbers(positions, tokens, "positions")
-    slots, key_heads, capacity, width = cache.keys.shape
+    check_numbers(sequences, tokens, "sequences")
+    check_numbers(positions, tokens, "positions")
+    key_heads, capacity, width = cache.heads, cache.capacity, cache.width
     _check_masks(window, softcap, tokens)
+    _check_waiting(cache, waiting)
     if not tokens:
         return out
     longest = min(longest, capacity)
@@ -158,18 +112,15 @@ def attend_tokens(
         parts = torch.empty((tokens, heads, split, width), dtype=torch.float32, device=q.device)
         sizes = torch.empty((tokens, heads, split), dtype=torch.float32, device=q.device)
         strides = (parts.stride(0), parts.stride(1))
-    block = power_above(width)
     launch(
         softmax.attend_token,
         (split, key_heads, tokens),
-        *(q, *cache.planes, sequences, positions, parts, sizes, q.stride(0), q.stride(1), *strides),
-        *(slots, key_heads, capacity, float(scale), window or EVERYTHING, float(softcap)),
-        READ=KINDS[cache.kind][0],
+        *(q, *_tensors(cache, positions, waiting, turning), sequences, positions, parts, sizes),
+        *(q.stride(0), q.stride(1), *strides, *_sizes(cache, turning)),
+        *(float(scale), window or EVERYTHING, float(softcap)),
+        **_constants(cache, turning),
         CAPPED=softcap > 0,
         SHARE=share,
-        WIDTH=width,
-        GROUP=cache.group,
-        BLOCK=block,
         ROWS=power_above(share, 1 if how.vector else 16),
         POSITIONS=how.positions,
         SPLIT=split,
@@ -186,14 +137,60 @@ def attend_tokens(
             SPLIT=split,
             PARTS=power_above(split),
             WIDTH=width,
-            BLOCK=block,
+            BLOCK=power_above(width),
         )
     return out
 
 
+def _tensors(
+    cache: Cache, numbers: torch.Tensor, waiting: Waiting | None, turning: Turning | None
+) -> tuple[torch.Tensor | float, ...]:
+    """All that a kernel reads beside queries; what is not there is something of its kind that is not read."""
+    keys, values = cache.keys, cache.values
+    own, none = waiting or Waiting(keys.codes, values.codes, numbers, numbers), keys.table
+    near = (side.codes if side.near is None else side.near for side in (keys, values))
+    tables = (none, none) if turning is None else (turning.cos, turning.sin)
+    root = float((cache.width & -cache.width) ** 0.5)
+    return (*keys.planes, *values.planes, *near, own.keys, own.values, own.key_done, own.value_done, *tables, root)
+
+
+def _sizes(cache: Cache, turning: Turning | None) -> tuple[int, ...]:
+    keys, values = cache.keys, cache.values
+    return (
+        *(cache.sequences, cache.heads, cache.capacity, keys.rows, values.rows, keys.first, keys.ring),
+        *(values.first, values.ring, cache.window, 0 if turning is None else turning.cos.shape[1]),
+    )
+
+
+def _constants(cache: Cache, turning: Turning | None) -> dict[str, Any]:
+    keys, values = cache.keys, cache.values
+    return {
+        "READ_KEYS": keys.reader,
+        "READ_VALUES": values.reader,
+        "KEY_BITS": keys.form.bits,
+        "KEY_GROUP": keys.group,
+        "VALUE_BITS": values.form.bits,
+        "VALUE_GROUP": values.group,
+        "KEY_WAITS": keys.form.waits if keys.waits else 0,
+        "VALUE_WAITS": values.form.waits if values.waits else 0,
+        "ROPE": turning is not None,
+        "PAIRS": turning is not None and turning.pairs,
+        "UNTURN": cache.width & -cache.width if turning is not None and keys.turned else 0,
+        "WIDTH": cache.width,
+        "BLOCK": block_of(cache),
+        "ALIGN": max(keys.form.waits, values.form.waits),
+    }
+
+
+def block_of(cache: Cache) -> int:
+    """Values of a head in registers: with the last groups filled up, a power of two."""
+    return power_above(max(cache.keys.padded, cache.values.padded))
+
+
 def _prepare(q: torch.Tensor, cache: Cache, out: torch.Tensor | None, kind: str) -> tuple[Any, int, torch.Tensor]:
-    _, key_heads, _, width = _check_cache(cache)
-    if q.ndim != 3 or q.shape[2] != width or q.stride(2) != 1 or q.dtype not in FLOATS:
+    check_cache(cache)
+    key_heads, width = cache.heads, cache.width
+    if q.ndim != 3 or q.shape[2] != width or q.stride(2) != 1 or q.dtype not in FLOATS.values():
         raise ValueError(
             f"queries are floats [M, heads, {width}], each head in one piece, not {q.dtype} {list(q.shape)}"
         )
@@ -204,8 +201,14 @@ def _prepare(q: torch.Tensor, cache: Cache, out: torch.Tensor | None, kind: str)
         raise ValueError(f"the result has the shape of the queries, {list(q.shape)}, not {list(out.shape)}")
     if kind == "prompt" and max(q.stride(1), out.stride(1)) * q.shape[1] >= 1 << 31:
         raise ValueError("heads of a token lie further apart than 32 bits reach")
-    how = attention_configuration(card_of(q), kind, power_above(width), q.element_size())
+    codes = not (cache.keys.form.is_float and cache.values.form.is_float)
+    how = attention_configuration(card_of(q), kind, block_of(cache), q.element_size(), codes)
     return how, q.shape[1] // key_heads, out
+
+
+def _check_waiting(cache: Cache, waiting: Waiting | None) -> None:
+    if cache.waits and waiting is None:
+        raise ValueError("tokens of this cache wait, and where they do was not said")
 
 
 def _check_masks(window: int, softcap: float, programs: int) -> None:
@@ -215,18 +218,12 @@ def _check_masks(window: int, softcap: float, programs: int) -> None:
         raise ValueError(f"{programs} tokens or sequences are more than {MOST_TOKENS}, which one call takes")
 
 
-def _check_cache(cache: Cache) -> tuple[int, int, int, int]:
-    if cache.kind not in KINDS:
-        raise ValueError(f"caches are of {', '.join(KINDS)}, not {cache.kind}")
-    for plane in (cache.keys, cache.values):
-        if plane.ndim != 4 or plane.shape != cache.keys.shape or not plane.is_contiguous():
-            raise ValueError(f"a cache is [sequences, key heads, capacity, D], not {list(plane.shape)}")
-    sequences, heads, capacity, width = cache.keys.shape
-    if not 16 <= width <= WIDEST_HEAD:
-        raise ValueError(f"heads have 16 to {WIDEST_HEAD} values, not {width}")
-    return sequences, heads, capacity, width
-
-
-def _check_numbers(numbers: torch.Tensor, count: int, what: str) -> None:
-    if numbers.dtype != torch.int32 or numbers.shape != (count,) or not numbers.is_contiguous():
-        raise ValueError(f"{what} are int32 [{count}], not {numbers.dtype} {list(numbers.shape)}")
+def check_cache(cache: Cache) -> tuple[int, int]:
+    """Key heads and the width of one. Raises ValueError for a cache that no kernel takes."""
+    for side in (cache.keys, cache.values):
+        codes = side.codes
+        if codes.ndim != 4 or codes.shape[:2] != cache.keys.codes.shape[:2] or not codes.is_contiguous():
+            raise ValueError(f"a cache is [sequences, key heads, capacity, D], not {list(codes.shape)}")
+    if not 16 <= cache.width <= WIDEST_HEAD:
+        raise ValueError(f"heads have 16 to {WIDEST_HEAD} values, not {cache.width}")
+    return cache.heads, cache.width

@@ -15,10 +15,14 @@ from kernels import dispatch, gpu
 from kernels.gpu import selftest
 from kernels.gpu.configurations import VECTOR_BATCH
 from kernels.gpu.products.scaled_ways import KINDS
+from kernels.kv import CACHE_FORMATS, kinds
 from kernels.reference import attention, elementwise, scaled
+from kernels.reference.scheme_cache import SchemeCache
 
 if TYPE_CHECKING:
     import torch
+
+    from kernels.program import CacheLayout
 
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 
@@ -111,6 +115,55 @@ def _reference_attention(
     return np.stack([cache.attend(row, int(s), int(p), scale, window, softcap) for row, s, p in rows])
 
 
+def _cache_attention(
+    kind: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, sequences: np.ndarray, positions: np.ndarray, scale: float,
+    window: int = 0, softcap: float = 0.0,
+) -> np.ndarray:  # fmt: skip
+    import torch
+
+    from kernels.gpu import operations
+    from kernels.gpu.runtime.held import Held
+
+    order, layout = np.lexsort((positions, sequences)), _layout(kind, k, sequences, positions)
+    starts = np.flatnonzero(np.diff(sequences[order], prepend=-1))
+    ends = np.append(starts, len(order)).astype(np.int32)
+    cache, own = operations.layer_cache(layout, 0, "cuda"), [on_device(x[order]) for x in (q, k, v)]
+    places = [on_device(x[order].astype(np.int32)) for x in (sequences, positions)]
+    first, origin = (x[on_device(starts)].contiguous() for x in places)
+    waiting, longest = None, int(np.diff(ends).max())
+    if cache.waits:
+        begun = Held(layout).begin(sequences[order][starts], positions[order][starts], np.diff(ends))
+        rows = (operations.waiting_rows(x, s) for x, s in zip(own[1:], (cache.keys, cache.values), strict=True))
+        waiting = operations.Waiting(*rows, *(on_device(done) for done in begun.done))
+        operations.close_tokens(cache, waiting, on_device(ends), first, origin, longest)
+    operations.store_cache(own[1], own[2], cache, places[0], places[1])
+    found = operations.attend_prompt(
+        own[0], cache, on_device(ends), first, origin, longest, scale, window, softcap, waiting=waiting
+    )
+    result = np.empty(q.shape, np.float32)
+    result[order] = found.to(torch.float32).cpu().numpy()
+    return result
+
+
+def _reference_cache_attention(
+    kind: str, q: np.ndarray, k: np.ndarray, v: np.ndarray, sequences: np.ndarray, positions: np.ndarray, scale: float,
+    window: int = 0, softcap: float = 0.0,
+) -> np.ndarray:  # fmt: skip
+    """As `_reference_attention`, over a cache in `kind` ('Q4_0', 'Q8_0/Q4_0'), all tokens of a sequence from 0 on."""
+    cache, found = SchemeCache(_layout(kind, k, sequences, positions)), np.empty(q.shape, np.float32)
+    for m in np.lexsort((positions, sequences)):
+        at = int(sequences[m]), int(positions[m])
+        cache.store(*at, k[m].reshape(-1), v[m].reshape(-1))
+        found[m] = cache.attend(q[m], *at, scale, window, softcap)
+    return found
+
+
+def _layout(kind: str, k: np.ndarray, sequences: np.ndarray, positions: np.ndarray) -> CacheLayout:
+    from kernels.program import CacheLayout  # which imports what imports this
+
+    return CacheLayout((k.shape[1:],), int(positions.max()) + 1, int(sequences.max()) + 1, kind)
+
+
 Class = Callable[..., tuple[Hashable, ...]]
 
 
@@ -138,6 +191,18 @@ def _attention_class(q: np.ndarray, *rest: Any) -> tuple[Hashable, ...]:
     return q.shape[2], "float32", len(rest) > 6 and rest[6] > 0
 
 
+def _cache_class(kind: str) -> str:
+    return f"{kind}, waiting" if any(CACHE_FORMATS[name].channels for name in kinds(kind)) else kind
+
+
+def _cache_attention_class(kind: str, q: np.ndarray, *rest: Any) -> tuple[Hashable, ...]:
+    return q.shape[2], "float32", len(rest) > 6 and rest[6] > 0, _cache_class(kind)
+
+
+# Formats of values beside each: scales of channels are for keys.
+CODED = [
+    f"{name}/U{form.bits}-g32" if form.channels else name for name, form in CACHE_FORMATS.items() if not form.is_float
+]
 both("gpu_norm", _norm, elementwise.rms_norm, {"norm": lambda *_: ("float32", False)})
 both("gpu_activate_mul", _activate_mul, _reference_activate_mul, {"activate": lambda kind, *_: (kind, "float32")},
      ACTIVATIONS)  # fmt: skip
@@ -145,3 +210,6 @@ both("gpu_rotate", _rotate, attention.rotate, {"rotate": lambda *a: (a[4], "floa
 both("gpu_scaled_product", _scaled_product, scaled.product, {"scaled product": _scaled_class}, tuple(KINDS))
 both("gpu_attention", _attention, _reference_attention,
      {"store cache": lambda q, *_: (q.shape[2], "float32"), "attention token": _attention_class})  # fmt: skip
+both("gpu_cache_attention", _cache_attention, _reference_cache_attention,
+     {"store cache": lambda kind, q, *_: (q.shape[2], _cache_class(kind)), "attention prompt": _cache_attention_class},
+     tuple(CODED))  # fmt: skip

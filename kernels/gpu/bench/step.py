@@ -93,7 +93,7 @@ class Step:
     def nbytes(self) -> int:
         """That a step has to read: every weight once, and the past of every sequence."""
         weights = sum(weight.nbytes for layer in self.layers for weight in layer) + self.head.nbytes
-        return weights + sum(cache.keys.nbytes + cache.values.nbytes for cache in self.caches)
+        return weights + sum(cache.nbytes for cache in self.caches)
 
     def run(self) -> torch.Tensor:
         """Logits float32 [batch, vocabulary]."""

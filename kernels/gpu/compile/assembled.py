@@ -46,6 +46,7 @@ _TYPES = {
     torch.float16: "fp16",
     torch.bfloat16: "bf16",
     torch.float32: "fp32",
+    torch.float64: "fp64",
     torch.float8_e4m3fn: "fp8e4nv",
     torch.int8: "i8",
     torch.uint8: "u8",
@@ -135,8 +136,8 @@ def needed(card: str, launch: Launch) -> int:
     found = {
         "scaled_vector_product": lambda: c["ROWS"] * c["BLOCK"],
         "scaled_tile_product": lambda: c["ROWS"] * c["BLOCK"],
-        "attend_prompt": lambda: c["POSITIONS"] * c["WIDTH"] * size("keys"),
-        "attend_token": lambda: c["POSITIONS"] * c["WIDTH"] * size("keys"),
+        "attend_prompt": lambda: c["POSITIONS"] * arguments["key_codes"].shape[3] * size("key_codes"),
+        "attend_token": lambda: c["POSITIONS"] * arguments["key_codes"].shape[3] * size("key_codes"),
         "token_step": lambda: c["ROWS"] * c["BLOCK"] * size("x"),
         "encode_groups": lambda: c["ROWS"] * c["GROUP"] * size("x"),
         "encode_float8": lambda: c["ROWS"] * c["BLOCK"] * size("x"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -19,6 +20,7 @@ from kernels.gpu.products.scaled_ways import KINDS
 from kernels.gpu.steps.apply import OUTLIER_BLOCK, aligned_bytes
 
 WIDTH, INNER, HEADS, KEY_HEADS, HEAD = 4096, 14336, 32, 8, 128
+CHANNELS = "U2-t32/U2-g32"
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _attention() -> list[Case]:
 
     def start(kind: str, width: int, gemma: bool) -> None:
         heads, key_heads, window, softcap = (8, 4, 1024, 50.0) if gemma else (HEADS, KEY_HEADS, 0, 0.0)
-        cache = operations.Cache(*(_floats(16, key_heads, 4096, width) for _ in range(2)))
+        cache = operations.make_cache(16, key_heads, 4096, width, torch.float16, "meta")
         if kind == "prompt":
             q, one = _floats(4096, heads, width), _numbers(1)
             operations.attend_prompt(q, cache, _numbers(2), one, one, 4096, 0.1, window, softcap)
@@ -136,7 +138,7 @@ def _attention() -> list[Case]:
         return Case(name, partial(start, kind, width, gemma), (f"attend_{kind}",), lambda card: card != "sm_75")
 
     k = _floats(16, KEY_HEADS, HEAD)
-    stored = operations.Cache(*(_floats(16, KEY_HEADS, 4096, HEAD) for _ in range(2)))
+    stored = operations.make_cache(16, KEY_HEADS, 4096, HEAD, torch.float16, "meta")
     return [
         *(case(kind, width) for kind in ("prompt", "token") for width in (64, 80, 96, 128, 256)),
         *(case(kind, 256, gemma=True) for kind in ("prompt", "token")),
@@ -144,6 +146,53 @@ def _attention() -> list[Case]:
         Case(
             "to the cache", lambda: operations.store_cache(k, k, stored, _numbers(16), _numbers(16)), ("store_cache",)
         ),
+    ]
+
+
+def _caches() -> list[Case]:
+    """As `_attention`, of codes: every reader and writer, heads that registers are short for, and tokens that wait."""
+
+    def make(kind: str, width: int, more: dict[str, Any]) -> tuple[operations.Cache, operations.Waiting | None]:
+        cache = operations.make_cache(16, KEY_HEADS, 4096, width, kind, "meta", **more)
+        own = _floats(16, KEY_HEADS, width)
+        return cache, operations.Waiting(own, own, _numbers(16), _numbers(16)) if cache.waits else None
+
+    def token(kind: str, width: int, more: dict[str, int]) -> None:
+        cache, waiting = make(kind, width, more)
+        each = _numbers(16)
+        operations.attend_tokens(_floats(16, HEADS, width), cache, each, each, 4096, 0.1, waiting=waiting)
+
+    def prompt(kind: str, width: int, more: dict[str, int]) -> None:
+        cache, waiting = make(kind, width, more)
+        q, one = _floats(4096, HEADS, width), _numbers(1)
+        if waiting is not None:
+            own = _floats(4096, KEY_HEADS, width)
+            waiting = operations.Waiting(own, own, one, one)
+        operations.attend_prompt(q, cache, _numbers(2), one, one, 4096, 0.1, waiting=waiting)
+
+    def store(kind: str) -> None:
+        cache, waiting = make(kind, HEAD, {})
+        k = _single(16, KEY_HEADS, HEAD)
+        operations.store_cache(k, k, cache, _numbers(16), _numbers(16))
+        if waiting is not None:
+            operations.close_tokens(cache, waiting, _numbers(17), _numbers(16), _numbers(16), 1)
+
+    def case(what: str, kind: str, width: int = HEAD, **more: int) -> Case:
+        words = "".join(f", {name} {count}" for name, count in more.items())
+        start = partial(token if what == "token" else prompt, kind, width, more)
+        name = f"attention over {kind}{words}, {what}, heads of {width}"
+        return Case(name, start, (f"attend_{what}",), lambda card: card != "sm_75")
+
+    written = ("Q8_0", "Q4_0", "Q5_1", "IQ4_NL", "FP8", "FP8-E5M2", "INT4", "U4-g32", "LM3")
+    return [
+        *(case("token", kind) for kind in (*written, CHANNELS)),
+        *(case("token", kind, width) for kind in ("Q8_0", "Q4_0") for width in (64, 80, 256)),
+        *(case("prompt", kind) for kind in ("Q8_0", "Q4_0", "FP8", "LM3", CHANNELS)),
+        *(case("prompt", kind, 256) for kind in ("Q8_0", "Q4_0")),
+        *(case(what, kind, window=128, sinks=4) for what in ("token", "prompt") for kind in ("Q4_0", CHANNELS)),
+        *(Case(f"to a cache of {kind}", partial(store, kind), ("store_cache",)) for kind in written),
+        Case(f"to a cache of {CHANNELS}", partial(store, CHANNELS), ("close_tokens",)),
+        Case("turn heads", lambda: operations.turn(_floats(16, HEADS, HEAD), torch.float16), ("turn_heads",)),
     ]
 
 
@@ -177,4 +226,4 @@ def _encoders() -> list[Case]:
 
 def cases() -> dict[str, Case]:
     """Every case by name."""
-    return {case.name: case for case in (*_steps(), *_scaled(), *_attention(), *_encoders())}
+    return {case.name: case for case in (*_steps(), *_scaled(), *_attention(), *_caches(), *_encoders())}

@@ -15,6 +15,7 @@ from kernels.engine import Engine
 from kernels.engine_report import KernelUse
 from kernels.gpu.runtime.executor import BUCKETS, GpuExecutor
 from kernels.gpu.runtime.operands import Input
+from kernels.gpu.runtime.report import attention_words
 from kernels.matrix import Activations, Matrix
 from kernels.program import Attention, Embed, Experts, Linear, Program
 
@@ -84,8 +85,7 @@ class GpuEngine(Engine):
             elif isinstance(step, Attention):
                 window = f", window {step.window}" if step.window else ""
                 shape = f"{step.heads} heads on {step.kv_heads} × {step.head_dim}{window}"
-                kernel = f"online softmax over a {self.program.cache.dtype} cache, float32 sums"
-                found.setdefault(KernelUse("attention", shape, kernel, card, "prompts in tiles, tokens in parts"))
+                found.setdefault(KernelUse("attention", shape, *attention_words(self.program, step, card)))
         how, why = "one captured graph", f"1 to {BUCKETS[-1]} sequences, one launch a step"
         if self._gpu is not None and self._gpu.eager_reason:
             how, why = "kernel by kernel", self._gpu.eager_reason

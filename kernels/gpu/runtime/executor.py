@@ -12,7 +12,8 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +23,11 @@ import torch
 from kernels.engine_backends import Cancelled
 from kernels.gpu import operations
 from kernels.gpu.runtime.device import Device, Graph
-from kernels.gpu.runtime.flow import meets_products, read_by_attention
-from kernels.gpu.runtime.needed import check_steps
+from kernels.gpu.runtime.flow import key_of_attention, meets_products, read_by_attention
+from kernels.gpu.runtime.held import Begun, Held
+from kernels.gpu.runtime.needed import check_steps, query_type
 from kernels.gpu.runtime.operands import Input, Operand
+from kernels.kv import CACHE_FORMATS, kinds
 from kernels.matrix import Activations, Matrix
 from kernels.program import (
     ActMul,
@@ -45,7 +48,6 @@ BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # sequences of a 
 CONTEXTS = tuple(1024 * 4**i for i in range(8))  # positions that a captured step may have behind it
 MOST_GRAPHS = 8
 LARGEST_HALF = 60000.0  # float16 ends at 65504; norms are rounded
-_CACHE = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}
 
 
 @dataclass
@@ -53,7 +55,8 @@ class Batch:
     """What one run is of, on the device; int32 [M]. wanted: rows whose logits are asked for, None: all.
 
     longest: positions that any token has behind it, at least. runs: of prompts, starts [S + 1], sequences and positions
-    [S], and the most tokens that one has; None: a token a row.
+    [S], and the most tokens that one has; None: a token a row. held: where tokens of the cache wait, up to where keys
+    and values of each run, or row, are codes, [2, S], and how many tokens its sequence has then, [M].
     """
 
     tokens: torch.Tensor
@@ -62,6 +65,7 @@ class Batch:
     wanted: torch.Tensor | None
     longest: int
     runs: tuple[torch.Tensor, torch.Tensor, torch.Tensor, int] | None = None
+    held: tuple[torch.Tensor, torch.Tensor] | None = None
     buffers: dict[int, torch.Tensor] = field(default_factory=dict)
     waiting: dict[int, torch.Tensor] = field(default_factory=dict)  # sums that a buffer has not got yet
 
@@ -82,7 +86,7 @@ class Batch:
 
 @dataclass
 class _Captured:
-    """A step with its own inputs, int32 [3, bucket], and its result, all at fixed addresses."""
+    """A step with its own inputs, int32 [3 or 5, bucket], and its result, all at fixed addresses."""
 
     graph: Graph
     inputs: torch.Tensor
@@ -106,12 +110,12 @@ class GpuExecutor:
             self.eager_reason = "which experts a token meets is read by the host"
         check_steps(program)
         cache = program.cache
-        dtype = _CACHE[cache.dtype]
+        self._held = Held(cache) if cache.waits else None
+        self._queries: torch.dtype = getattr(torch, query_type(cache))
         with device.work():
-            self._cache = [
-                operations.make_cache(cache.sequences, heads, cache.capacity, width, dtype, device.name)
-                for heads, width in cache.layers
-            ]
+            self._cache = [operations.layer_cache(cache, layer, device.name) for layer in range(len(cache.layers))]
+            rows = max(BUCKETS[-1], cache.sequences) + 1
+            self._rows = torch.arange(rows, dtype=torch.int32, device=device.name)  # starts of runs of one token
             self._tables: dict[tuple[bytes, float], tuple[torch.Tensor, torch.Tensor]] = {}
             self._steps = [self._prepared(number, step) for number, step in enumerate(program.steps)]
             device.wait()
@@ -152,7 +156,7 @@ class GpuExecutor:
         return list(self._times)
 
     def cache_bytes(self) -> int:
-        return sum(layer.keys.nbytes + layer.values.nbytes for layer in self._cache)
+        return sum(layer.nbytes for layer in self._cache)
 
     def nbytes(self) -> int:
         return self.cache_bytes() + sum(cos.nbytes + sin.nbytes for cos, sin in self._tables.values())
@@ -164,6 +168,7 @@ class GpuExecutor:
     ) -> torch.Tensor | None:
         """One token of each sequence: by a graph where all their logits are wanted, and one can be had."""
         count = len(tokens)
+        begun = self._begun(sequences, positions, np.ones(count, np.int32))
         every = len(wanted) == count and bool((wanted == np.arange(count)).all())
         behind = int(positions.max()) + 1
         longest = min(next((c for c in CONTEXTS if c >= behind), CONTEXTS[-1]), self.program.cache.capacity)
@@ -171,34 +176,51 @@ class GpuExecutor:
         if not every or self.eager_reason or self._profiling or count > BUCKETS[-1]:
             rows = None if every else self._numbers(wanted, torch.int64)
             batch = Batch(*self._sent(tokens, sequences, positions), rows, longest)
-            return self._go(batch, len(wanted))
+            if begun is not None:
+                batch.held = self._numbers(np.stack(begun.done)), batch.positions + 1
+            return self._go(batch, len(wanted), begun)
         bucket = next(b for b in BUCKETS if b >= count)
         # Rows that fill the bucket repeat the first: they write what it writes, and nobody reads them.
-        numbers = np.stack([tokens, sequences, positions])
+        numbers = np.stack([tokens, sequences, positions, *(begun.done if begun is not None else ())])
         filled = np.concatenate([numbers, np.repeat(numbers[:, :1], bucket - count, axis=1)], axis=1)
         key = (bucket, longest)
         known = self._graphs.get(key)
         if known is None:
-            return self._first(key, self._numbers(filled), count, longest)
+            return self._first(key, self._numbers(filled), count, longest, begun)
         self._graphs.move_to_end(key)
         self.device.send_into(known.inputs, torch.from_numpy(filled))
-        known.graph.replay()
+        with self._growing(begun):
+            known.graph.replay()
         return known.logits[:count]
 
-    def _first(self, key: tuple[int, int], inputs: torch.Tensor, count: int, longest: int) -> torch.Tensor | None:
+    def _first(
+        self, key: tuple[int, int], inputs: torch.Tensor, count: int, longest: int, begun: Begun | None
+    ) -> torch.Tensor | None:
         """Runs a step of new shapes as it is, which compiles its kernels, and captures it for the next time.
 
-        inputs: int32 [3, bucket], tokens, sequences and positions, where the captured step will look for them.
+        inputs: int32 [3 or 5, bucket], tokens, sequences and positions, and where tokens wait up to where keys and
+        values are codes, where the captured step will look for them.
         """
-        tokens, sequences, positions = inputs.unbind(0)
-        found = self._go(Batch(tokens, sequences, positions, None, longest), count)
+
+        def batch() -> Batch:
+            tokens, sequences, positions, *done = inputs.unbind(0)
+            made = Batch(tokens, sequences, positions, None, longest)
+            if done:
+                made.held = inputs[3:], positions + 1
+            return made
+
+        found = self._go(batch(), count, begun)
         assert found is not None
         found = found[:count].clone()
         self.device.wait()
+        if begun is not None:  # what runs it again finds nothing to do
+            again = np.stack([self._held.ends[side, begun.sequences] for side in range(2)])  # type: ignore[union-attr]
+            filled = np.concatenate([again, np.repeat(again[:, :1], inputs.shape[1] - count, axis=1)], axis=1)
+            self.device.send_into(inputs[3:], torch.from_numpy(filled))
         made: list[torch.Tensor] = []
 
         def work() -> None:
-            logits = self._go(Batch(tokens, sequences, positions, None, longest), count)
+            logits = self._go(batch(), count)
             assert logits is not None
             if not made:
                 made.append(logits)
@@ -230,20 +252,60 @@ class GpuExecutor:
         place[order] = np.arange(len(order))
         starts = np.flatnonzero((np.diff(sequences, prepend=-1) != 0) | (np.diff(positions, prepend=-1) != 1))
         longest = int(positions.max()) + 1
-        runs = None
+        runs, begun, held = None, None, None
         if len(np.unique(sequences)) == len(starts):
             ends = np.append(starts, len(tokens))
+            begun = self._begun(sequences[starts], positions[starts], np.diff(ends))
+            if begun is not None:
+                counts = np.repeat(begun.counts, np.diff(ends))
+                held = self._numbers(np.stack(begun.done)), self._numbers(counts)
             runs = (
                 self._numbers(ends), self._numbers(sequences[starts]), self._numbers(positions[starts]),
                 int(np.diff(ends).max()),
             )  # fmt: skip
+        elif self._held is not None:
+            raise ValueError("tokens of a sequence follow one another in a cache whose tokens wait")
         rows = self._numbers(place[wanted], torch.int64)
-        return self._go(Batch(*self._sent(tokens, sequences, positions), rows, longest, runs), len(wanted))
+        batch = Batch(*self._sent(tokens, sequences, positions), rows, longest, runs, held)
+        return self._go(batch, len(wanted), begun)
 
-    def _go(self, batch: Batch, wanted: int) -> torch.Tensor | None:
+    def _begun(self, sequences: np.ndarray, positions: np.ndarray, tokens: np.ndarray) -> Begun | None:
+        """What waits of these runs, None where nothing does. Groups of tokens that they cut wait again."""
+        if self._held is None:
+            return None
+        begun = self._held.begin(sequences, positions, tokens)
+        for side, cut in begun.cuts:
+            place = self._numbers(np.array(cut))
+            for cache in self._cache:
+                own = (cache.keys, cache.values)[side]
+                if own.waits:
+                    operations.reopen_tokens(own, place)
+        return begun
+
+    @contextmanager
+    def _growing(self, begun: Begun | None) -> Iterator[None]:
+        """Around a step: its tokens are there after it. One that ends somewhere leaves layers that differ."""
+        if begun is None or self._held is None:
+            yield
+            return
+        try:
+            yield
+        except BaseException:
+            self._held.lose(begun.sequences)
+            raise
+        self._held.end(begun)
+
+    def _go(self, batch: Batch, wanted: int, begun: Begun | None = None) -> torch.Tensor | None:
         """Every step; logits float32 of the wanted rows, or None of none."""
+        with self._growing(begun):
+            found = self._went(batch, wanted)
+        if self._cancelled and batch.held is not None:
+            raise Cancelled
+        return found
+
+    def _went(self, batch: Batch, wanted: int) -> torch.Tensor | None:
         for number, step in enumerate(self._steps):
-            if self._cancelled:
+            if self._cancelled and batch.held is None:  # half a step would leave layers with other tokens
                 raise Cancelled
             if not self._profiling:
                 step(batch, wanted)
@@ -293,13 +355,13 @@ class GpuExecutor:
             case Split():
                 return lambda batch, _w: self._split(batch, step)
             case Rope():
-                tables, dtype = self._rope_tables(step), torch.float32
-                if not self._exact and read_by_attention(self.program, number, step.x):
-                    dtype = _CACHE[self.program.cache.dtype]
+                tables, dtype = self._rope_tables(step), self._rope_type(number, step)
                 return lambda batch, _w: self._rope(batch, step, tables, dtype)
             case Attention():
-                dtype = self._result_type(_CACHE[self.program.cache.dtype])
-                return lambda batch, _w: self._attention(batch, step, dtype)
+                dtype, turning = self._result_type(self._queries), None
+                if step.rope is not None:
+                    turning = operations.Turning(*self._rope_tables(step.rope), step.rope.pairs)
+                return lambda batch, _w: self._attention(batch, step, dtype, turning)
             case ActMul():
                 dtype = torch.float32
                 if not self._exact and meets_products(self.program, number, step.out):
@@ -353,19 +415,36 @@ class GpuExecutor:
         operations.rotate(heads, *tables, batch.positions, step.pairs, out=out)
         batch.put(step.x, out.reshape(x.shape))
 
-    def _attention(self, batch: Batch, step: Attention, dtype: torch.dtype) -> None:
+    def _attention(self, batch: Batch, step: Attention, dtype: torch.dtype, turning: operations.Turning | None) -> None:
         cache = self._cache[step.layer]
         k, v = (batch.value(n).reshape(-1, step.kv_heads, step.head_dim) for n in (step.k, step.v))
+        starts = self._rows[: len(k) + 1] if batch.runs is None else batch.runs[0]
+        firsts = (batch.sequences, batch.positions) if batch.runs is None else batch.runs[1:3]
+        longest = 1 if batch.runs is None else batch.runs[3]
+        waiting = None
+        if cache.waits:
+            assert batch.held is not None
+            own = (operations.waiting_rows(x, s) if s.waits else x for x, s in ((k, cache.keys), (v, cache.values)))
+            waiting = operations.Waiting(*own, *batch.held[0].unbind(0))
+            operations.close_tokens(cache, waiting, starts, *firsts, longest)
+        k, v = (
+            operations.turn(x, torch.float32) if side.turned and not side.waits else x
+            for x, side in ((k, cache.keys), (v, cache.values))
+        )
         operations.store_cache(k, v, cache, batch.sequences, batch.positions)
         q = batch.value(step.q).reshape(-1, step.heads, step.head_dim)
-        if not self._exact:
-            q = q.to(cache.keys.dtype)
-        out = torch.empty(q.shape, dtype=dtype, device=q.device)
-        how = (step.scale, step.window, step.softcap, out)
+        queries = torch.float32 if self._exact else self._queries
+        q = operations.turn(q, queries) if cache.keys.turned and turning is None else q.to(queries)
+        out = torch.empty(q.shape, dtype=torch.float32 if cache.values.turned else dtype, device=q.device)
+        how: Any = (step.scale, step.window, step.softcap, out, waiting, turning)
         if batch.runs is None:
             operations.attend_tokens(q, cache, batch.sequences, batch.positions, batch.longest, *how)
         else:
             operations.attend_prompt(q, cache, *batch.runs, *how)
+        if waiting is not None:
+            assert batch.held is not None
+            operations.keep_tokens(cache, waiting, batch.sequences, batch.positions, batch.held[1])
+        out = operations.turn(out, dtype) if cache.values.turned else out
         batch.put(step.out, out.reshape(len(q), -1))
 
     def _act_mul(self, batch: Batch, step: ActMul, dtype: torch.dtype) -> None:
@@ -407,6 +486,17 @@ class GpuExecutor:
             return torch.float32
         largest = math.sqrt(len(step.gain)) * float(np.abs(step.gain).max(initial=0))
         return torch.float16 if largest < LARGEST_HALF else self.device.wide
+
+    def _rope_type(self, number: int, step: Rope) -> torch.dtype:
+        """Of what has been turned: as attention takes queries; what becomes codes, or is turned again, is not rounded
+        before.
+        """
+        cache = self.program.cache
+        if self._exact or not read_by_attention(self.program, number, step.x):
+            return torch.float32
+        coded = not all(CACHE_FORMATS[name].is_float for name in kinds(cache.dtype))
+        whole = cache.rotate_keys or key_of_attention(self.program, number, step.x)
+        return torch.float32 if coded and whole else self._queries
 
     def _result_type(self, cache: torch.dtype) -> torch.dtype:
         """Of attention's result, which is a mean of what the cache holds."""

@@ -60,3 +60,8 @@ def read_by_attention(program: Program, number: int, buffer: int) -> bool:
     """Whether all that follows is attention, as queries or keys."""
     found = list(readers(program, number, buffer))
     return bool(found) and all(isinstance(step, Attention) and buffer != step.v for step in found)
+
+
+def key_of_attention(program: Program, number: int, buffer: int) -> bool:
+    """Whether attention reads it as keys."""
+    return any(isinstance(step, Attention) and buffer == step.k for step in readers(program, number, buffer))

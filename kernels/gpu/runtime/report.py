@@ -1,4 +1,4 @@
-"""What a product on the GPU is computed by, in words: a line of the kernel report."""
+"""What products and attention on the GPU are computed by, in words: lines of the kernel report."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from kernels.gpu.configurations import (
 )
 from kernels.gpu.products.scaled_ways import KINDS, way_of, why_not_native, work_of
 from kernels.gpu.weights.layout import Packed
+from kernels.kv import CACHE_FORMATS, kinds
+from kernels.program import Attention, Program
 
 
 def kernel_use(packed: Packed, card: str, tokens: int, how: Configuration) -> KernelUse:
@@ -50,3 +52,24 @@ def scaled_use(kind: str, rows: int, columns: int, card: str, tokens: int) -> Ke
         reasons.append(f"its configuration was not measured on {card}")
     label = f"{kind} × {KINDS[kind].tokens}, {unit}"
     return KernelUse("linear", f"{rows} × {columns}", label, card, "; ".join(filter(None, reasons)))
+
+
+def attention_words(program: Program, step: Attention, card: str) -> tuple[str, str, str]:
+    """Of one layer: the kernel, the card, and why."""
+    own = program.cache.layer(step.layer)
+    kernel, reasons = f"online softmax over a {own.dtype} cache", ["prompts in tiles, tokens in parts"]
+    if all(CACHE_FORMATS[name].is_float for name in kinds(own.dtype)):
+        return f"{kernel}, float32 sums", card, reasons[0]
+    kernel += ", codes read in registers, float32 sums"
+    kept = [f"the last {own.window}"] if own.window else []
+    kept += [f"the first {own.sinks}"] if own.sinks else []
+    if kept:
+        kernel += f"; {' and '.join(kept)} tokens in float16"
+    turned = [side for side, on in (("keys", own.rotate_keys), ("values", own.rotate_values)) if on]
+    if turned:
+        kernel += f"; {' and '.join(turned)} rotated"
+    if step.rope is not None:
+        kernel += "; keys take their rotary step when they are read"
+    if not measured(card):
+        reasons.append(f"its configuration was not measured on {card}")
+    return kernel, card, "; ".join(reasons)

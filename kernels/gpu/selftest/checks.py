@@ -3,15 +3,17 @@
 A check takes a device and a class of shapes, and returns '' or one clause. Classes, by kernel:
 
     product            (form, configuration, type of activations, type of scales, order)   `product_class`
-    scaled product     (kind, vector or tile, outliers)             attention prompt, attention token (width, type, cap)
-    norm               (type, residual)                             store cache   (width, type)
+    scaled product     (kind, vector or tile, outliers)             store cache   (width, type or kind of cache)
+    attention prompt, attention token (width, type of queries, cap, and of codes the kind of cache)
+    norm               (type, residual)                             turn heads    (width)
     norm to codes      (kind, group)                                rotate        (pairs, type)
     activate           (function, type)                             encode groups (bits, symmetric, scale type)
     activate to codes  (function, kind)                             encode blocks, encode float8, encode fp4 (kind)
     quantize           (kind, group)                                feedback      (even levels)
     outliers           ()
 
-Types are 'float16', 'bfloat16' and 'float32'. `register` adds a kernel.
+Types are 'float16', 'bfloat16' and 'float32'; `kernels.gpu.runtime.needed.cache_class` names kinds of caches.
+`register` adds a kernel.
 """
 
 from __future__ import annotations

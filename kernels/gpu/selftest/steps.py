@@ -10,6 +10,7 @@ import torch
 from kernels.gpu import operations
 from kernels.gpu.launcher import card_at
 from kernels.gpu.products.scaled_ways import KINDS, way_of
+from kernels.gpu.selftest import caches
 from kernels.gpu.selftest.tools import SUM, SUM_FP8, close, exact, floats, numbers, register, sums_close
 from kernels.reference import attention, elementwise, scaled
 from kernels.reference.attention import LayerCache
@@ -170,15 +171,19 @@ def _filled(device: str, width: int, name: str, capacity: int) -> tuple[operatio
 
 
 def _store(device: str, width: int, name: str) -> str:
+    if name not in _STORED:
+        return caches.written(device, width, name)
     cache, known = _filled(device, width, name, 5)
-    for plane, stored in ((cache.keys, known.keys), (cache.values, known.values)):
+    for side, stored in ((cache.keys, known.keys), (cache.values, known.values)):
         expected = stored.transpose(0, 2, 1, 3).reshape(4, -1).astype(np.float64)
-        if wrong := close(plane.reshape(4, -1), expected, name):
+        if wrong := close(side.codes.reshape(4, -1), expected, name):
             return wrong
     return ""
 
 
-def _attention(prompt: bool, device: str, width: int, name: str, capped: bool = False) -> str:
+def _attention(prompt: bool, device: str, width: int, name: str, capped: bool = False, kind: str = "") -> str:
+    if kind:
+        return caches.attended(prompt, device, width, name, capped, kind)
     capacity, scale, softcap = 77, width**-0.5, 30.0 if capped else 0.0
     cache, known = _filled(device, width, name, capacity)
     for window in (0, 33):
@@ -209,6 +214,7 @@ register("outliers", _outliers, ())
 register("rotate", _rotate, (False, "float16"), (True, "bfloat16"))
 register("scaled product", _scaled, *((kind, way, False) for kind in KINDS for way in ("vector", "tile")),
          ("int8", "vector", True), ("int8", "tile", True))  # fmt: skip
-register("store cache", _store, (128, "float16"))
-register("attention prompt", partial(_attention, True), (128, "float16", False), (256, "float16", True))
-register("attention token", partial(_attention, False), (128, "float16", False), (256, "float16", True))
+_COMMON = ((128, "float16", False), (256, "float16", True), *((128, "float16", False, kind) for kind in caches.COMMON))
+register("store cache", _store, (128, "float16"), *((128, kind) for kind in caches.COMMON))
+register("attention prompt", partial(_attention, True), *_COMMON)
+register("attention token", partial(_attention, False), *_COMMON)

@@ -29,8 +29,8 @@ def filled(
     k, v = rng.standard_normal((2, slots * capacity, heads, width)).astype(np.float32)
     sequences, positions = np.repeat(np.arange(slots), capacity), np.tile(np.arange(capacity), slots)
     known.store(sequences, positions, k.reshape(len(k), -1), v.reshape(len(v), -1))
-    for plane, stored in ((cache.keys, known.keys), (cache.values, known.values)):
-        plane.copy_(torch.from_numpy(stored.transpose(0, 2, 1, 3).copy()).to(DTYPES[dtype]))
+    for side, stored in ((cache.keys, known.keys), (cache.values, known.values)):
+        side.codes.copy_(torch.from_numpy(stored.transpose(0, 2, 1, 3).copy()).to(DTYPES[dtype]))
     return cache, known, rng
 
 
@@ -70,7 +70,7 @@ def tokens(
     scale = width**-0.5
     attend.attention_configuration = lambda *_: Parts(0, 32, 4, 2, split)
     out = torch.empty_like(q)
-    traffic.start({"keys": cache.keys, "values": cache.values, "q": q, "out": out})
+    traffic.start({"keys": cache.keys.codes, "values": cache.values.codes, "q": q, "out": out})
     found = operations.attend_tokens(
         q, cache, numbers(sequences), numbers(positions), context, scale, window, softcap, out
     )
@@ -124,13 +124,13 @@ def storing() -> None:
         k, v = (torch.from_numpy(rng.standard_normal((4, 3, width)).astype(np.float32)) for _ in range(2))
         sequences, positions = [1, 0, 2, 1], [4, 0, 1, 5]
         operations.store_cache(k, v, cache, numbers(sequences), numbers(positions))
-        wanted = [torch.zeros_like(cache.keys) for _ in range(2)]
+        wanted = [torch.zeros_like(cache.keys.codes) for _ in range(2)]
         for plane, source in zip(wanted, (k, v), strict=True):
             plane[1, :, 4], plane[0, :, 0] = source[0].to(plane.dtype), source[1].to(plane.dtype)
         near = 2.0**-7 if dtype == "BF16" else 0  # the interpreter cuts bfloat16 off
         same = all(
-            torch.allclose(plane.float(), one.float(), rtol=near, atol=0)
-            for plane, one in zip((cache.keys, cache.values), wanted, strict=True)
+            torch.allclose(side.codes.float(), one.float(), rtol=near, atol=0)
+            for side, one in zip((cache.keys, cache.values), wanted, strict=True)
         )
         tell(case="store", dtype=dtype, same=same)
 

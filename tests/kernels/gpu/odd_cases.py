@@ -78,13 +78,13 @@ def outside(guard: Guard) -> None:
              same=same(found[[1, 3]], good[[1, 3]]))  # fmt: skip
         guard.watch()
     cache = operations.make_cache(2, 2, 40, 32, torch.float32, "cpu")
-    cache.keys.normal_(), cache.values.normal_()
+    cache.keys.codes.normal_(), cache.values.codes.normal_()
     q = torch.randn(6, 4, 32)
     slots, at = numbers(0, 2, -1, 1, 0, 1), numbers(39, 3, 3, 40, -1, 7)
     good = operations.attend_tokens(q, cache, numbers(0, 0, 0, 0, 0, 1), numbers(39, 0, 0, 0, 0, 7), 40, 0.2)
     for longest in (40, 5000):
         out = torch.empty_like(q)
-        guard.watch(q, cache.keys, cache.values, slots, at, out)
+        guard.watch(q, cache.keys.codes, cache.values.codes, slots, at, out)
         found = operations.attend_tokens(q, cache, slots, at, longest, 0.2, out=out)
         tell(case=f"tokens {longest}", outside=guard.outside, nan=[bool(row.isnan().all()) for row in found],
              same=same(found[[0, 5]], good[[0, 5]]))  # fmt: skip
@@ -92,7 +92,7 @@ def outside(guard: Guard) -> None:
     right = operations.attend_prompt(q, cache, numbers(0, 3), numbers(1), numbers(2), 3, 0.2)[:3].clone()
     starts, slots, at = numbers(0, 3, 4, 9), numbers(1, 5, 0), numbers(2, 0, 39)
     out = torch.empty_like(q)
-    guard.watch(q, cache.keys, cache.values, starts, slots, at, out)
+    guard.watch(q, cache.keys.codes, cache.values.codes, starts, slots, at, out)
     found = operations.attend_prompt(q, cache, starts, slots, at, 5, 0.2, out=out)
     tell(case="prompt", outside=guard.outside, nan=[bool(row.isnan().all()) for row in found],
          same=same(found[:3], right))  # fmt: skip
@@ -132,7 +132,7 @@ def far() -> None:
     caches = [operations.make_cache(1, 2, 9, 32, torch.float16, "cpu") for _ in range(2)]
     for one, cache in zip((heads, heads.contiguous()), caches, strict=True):
         operations.store_cache(one, one, cache, numbers(0, 0, 0), at)
-    tell(far="store", same=same(caches[0].keys, caches[1].keys))
+    tell(far="store", same=same(caches[0].keys.codes, caches[1].keys.codes))
     zero = numbers(0, 0, 0)
     found, wanted = (
         operations.attend_tokens(one, caches[0], zero, at, 9, 0.2, out=torch.empty(3, 2, 32))
@@ -196,9 +196,9 @@ def spoiled() -> None:
         a, b = (operations.scaled_product(operations.quantize(x, "int8"), made) for x in (clean, dirty))
         tell(spoiled="int8", same=same(a[others], b[others]), seen=bool(b[7].isnan().all()))
     cache = operations.make_cache(2, 1, 40, 32, torch.float32, "cpu")
-    cache.keys[0].normal_(), cache.values[0].normal_()
-    cache.keys[:, :, 8:], cache.values[:, :, 8:] = float("nan"), float("nan")  # what an earlier sequence left behind
-    cache.keys[1], cache.values[1] = float("nan"), float("nan")
+    cache.keys.codes[0].normal_(), cache.values.codes[0].normal_()
+    for side in (cache.keys, cache.values):
+        side.codes[:, :, 8:] = side.codes[1] = float("nan")  # what an earlier sequence left behind
     q = torch.randn(2, 2, 32)
     found = operations.attend_tokens(q, cache, numbers(0, 0), numbers(3, 7), 40, 0.2)
     tell(spoiled="stale cache", same=bool(found.isfinite().all()), seen=True)

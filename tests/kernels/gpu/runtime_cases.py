@@ -54,6 +54,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {  # name → type of the GGUF
     "phi3": ("Q8_0", ONE),
     "phi3-partial": ("F16", ONE),
 }
+CACHES = ("q8_0/q4_0", "int4,rotate,window=4,sinks=2", "kivi2,before-rope", "fp8", "lm3,rotate,first=1")
 QUICK = ("llama2", "mistral-window", "qwen3moe", "gemma2", "phi3-partial")
 
 
@@ -117,13 +118,15 @@ def uses(model: LoadedModel) -> list[list[str]]:
     return [[use.op, use.shape, use.kernel, use.isa, use.reason] for use in model.engine.report()]
 
 
-def compare(name: str, path: Path, length: int, arithmetic: str = "fast", against: str = "exact") -> None:
+def compare(
+    name: str, path: Path, length: int, arithmetic: str = "fast", against: str = "exact", **more: Any
+) -> None:  # fmt: skip
     steps = STEPS.get(name.split()[0], 2)
     ids = prompt(length)
-    exact = opened(path, CPU, against, capacity=length)
+    exact = opened(path, CPU, against, capacity=length, **more)
     want = ran(exact, ids, steps)
     exact.unload()
-    model = opened(path, GPU, arithmetic, capacity=length)
+    model = opened(path, GPU, arithmetic, capacity=length, **more)
     found = ran(model, ids, steps)
     tell(
         case=name, steps=steps, error=difference(found, want), finite=bool(np.isfinite(found).all()),
@@ -188,6 +191,39 @@ def long_prompt(path: Path) -> None:
     """So many tokens that the library multiplies, and more than a context that is a whole bucket."""
     ids = prompt(executor.CONTEXTS[0] // 8)
     compare("library", path, len(ids))
+
+
+def caches(path: Path) -> None:
+    """The cache in codes, beside the processor's with the same cache; then back in the text, and another sequence."""
+    ids = prompt(20)
+    for scheme in CACHES:
+        found = {}
+        for place in (CPU, GPU):
+            model = opened(path, place, "exact", capacity=24, sequences=2, cache_dtype=scheme)
+            own = [ran(model, ids, 3)]
+            run, zero = model.engine.run, np.zeros(1, np.int32)
+            again = (9, 10, 4)  # what comes after it is forgotten
+            own += [run(ids[at : at + 1], zero, np.array([at], np.int32), zero) for at in again]
+            other = np.ones(6, np.int32)
+            own.append(run(ids[:6], other, np.arange(6, dtype=np.int32), np.array([5], np.int32)))
+            both = np.array([1, 0], np.int32)
+            own.append(run(ids[:2], both, np.array([6, 5], np.int32), np.arange(2)))
+            found[place.name] = np.concatenate(own)
+            if place.gpu:
+                planned, taken, report = model.program.cache.nbytes, model.engine.cache_bytes, uses(model)
+                gap = ""
+                try:
+                    run(ids[:1], zero, np.array([20], np.int32), zero)
+                except ValueError as error:
+                    gap = str(error)
+                model.engine.cancel()
+            model.unload()
+        tell(
+            case="cache", scheme=scheme, error=difference(found["gpu:0"], found["cpu"]), planned=planned, taken=taken,
+            report=report, gap=gap, replayed=devices[-1].replayed,
+        )  # fmt: skip
+    for scheme in CACHES[:2]:
+        compare(f"16 bits over {scheme}", path, 20, "fast", "exact", cache_dtype=scheme)
 
 
 def fallbacks(path: Path) -> None:
@@ -262,7 +298,7 @@ def memory(path: Path) -> None:
     executor._activated = real
     tell(case="full in a run", **first, after=bool(np.isfinite(ran(model, prompt(12))).all()))
     low = weakref.ref(model.program.steps[0].weight.stored.weights.low)  # type: ignore[union-attr]
-    cache = weakref.ref(model.engine._executor._cache[0].keys)  # type: ignore[union-attr]
+    cache = weakref.ref(model.engine._executor._cache[0].keys.codes)  # type: ignore[union-attr]
     model.unload()
     model.unload()
     gc.collect()
@@ -327,6 +363,7 @@ def main(folder: Path, everything: bool) -> None:
     families(folder, everything)
     path = folder / "llama2.gguf"
     batches(path)
+    caches(path)
     arithmetics(folder)
     long_prompt(path)
     fallbacks(path)

@@ -25,7 +25,10 @@ CLASSES: list[tuple[str, tuple[Any, ...]]] = [
     ("scaled product", ("int8", "tile", True)), ("scaled product", ("nvfp4", "vector", False)),
     ("store cache", (80, "bfloat16")), ("attention prompt", (64, "float16", False)),
     ("attention token", (64, "float16", True)), ("encode groups", (3, False, "BF16")), ("encode blocks", ("Q4_0",)),
-    ("encode float8", ("F8_E5M2",)), ("encode fp4", ("MXFP4",)), ("encode fp4", ("NVFP4",)),
+    ("encode float8", ("F8_E5M2",)), ("encode fp4", ("MXFP4",)), ("encode fp4", ("NVFP4",)), ("turn heads", (80,)),
+    ("store cache", (64, "Q4_0")), ("store cache", (64, "U2-t32/U2-g32, waiting")),
+    ("attention prompt", (64, "float16", False, "Q8_0, before the rotary step")),
+    ("attention token", (80, "float16", True, "INT4, waiting")),
 ]  # fmt: skip
 VECTOR, TILE = Configuration("vector", 16, 4, 1, 2), Configuration("tile", 32, 4, 16, 1, 2)
 FORMS = (
@@ -63,6 +66,8 @@ def faults() -> None:
         ("activate", operations, "activate_mul", lambda t: last(t, 2), ("activate", ("silu", "float16"))),
         ("scaled", operations, "scaled_product", lambda t: last(t, 1.1), ("scaled product", ("mxfp8", "tile", False))),
         ("token", operations, "attend_tokens", lambda t: t * 1.05, ("attention token", (64, "float16", False))),
+        ("codes", operations, "attend_tokens", lambda t: t * 1.05, ("attention token", (64, "float16", False, "Q8_0"))),
+        ("turned", operations, "turn", lambda t: last(t, 1.01), ("turn heads", (64,))),
         ("encode groups", operations, "encode_groups", first, ("encode groups", (4, True, "F16"))),
         ("encode fp4", operations, "encode_fp4", first, ("encode fp4", ("MXFP4",))),
     ):

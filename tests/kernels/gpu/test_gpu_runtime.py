@@ -101,6 +101,28 @@ def test_sequences_of_several_lengths_share_a_batch(results) -> None:
     assert found["empty"] == [0, 288]
 
 
+def test_the_cache_in_codes_is_the_processors(results) -> None:
+    """Of the largest logit; the processor rounds queries to 16 bits over Q8_0 and Q4_0."""
+    found = [r for r in results if r["case"] == "cache"]
+    assert len(found) == 5
+    assert not [r for r in found if r["error"] > 1e-4]
+    assert not [r for r in found if abs(r["taken"] - r["planned"]) > 0.02 * r["planned"]]
+    words = {r["scheme"]: [use[2] for use in uses(r, "attention")] for r in found}
+    assert words["q8_0/q4_0"] == ["online softmax over a Q8_0/Q4_0 cache, codes read in registers, float32 sums"]
+    assert (
+        "the last 4 and the first 2 tokens in float16; keys and values rotated"
+        in words["int4,rotate,window=4,sinks=2"][0]
+    )
+    assert "keys take their rotary step when they are read" in words["kivi2,before-rope"][0]
+    assert words["lm3,rotate,first=1"] == ["online softmax over a F16 cache, float32 sums"]
+    assert {r["scheme"]: bool(r["gap"]) for r in found if r["gap"]} == {
+        "int4,rotate,window=4,sinks=2": True, "kivi2,before-rope": True
+    }  # fmt: skip
+    assert all(r["replayed"] >= 5 for r in found)
+    for scheme in ("q8_0/q4_0", "int4,rotate,window=4,sinks=2"):
+        assert case(results, f"16 bits over {scheme}")["error"] < 2 * ROUNDED
+
+
 def test_a_step_is_captured_again_when_the_batch_changes(results) -> None:
     found = case(results, "graphs")
     assert found["captured"] == 2  # three sequences in a bucket of four, and one
