@@ -14,7 +14,7 @@ from importlib import _bootstrap  # type: ignore[attr-defined]
 from typing import Any
 
 OURS = frozenset(("app", "core", "kernels", "resources"))
-PATIENCE = 60.0  # seconds after which a turn is not waited for: a module that takes so long hangs
+PATIENCE = 20.0  # seconds after which a turn is not waited for, and all is as Python has it
 # Two turns, since PyTorch takes seconds and a dialog shall not wait for it. Who has the first may take the second, and
 # never the other way round: no library imports anything of ours.
 _ours, _libraries = threading.RLock(), threading.RLock()
@@ -25,14 +25,15 @@ _find_and_load: Callable[[str, Any], Any] | None = None  # Python's own
 def one_at_a_time() -> None:
     """From now on every import of a module that is not there yet waits for the one that another thread is doing.
 
-    Call it before threads import. `builtins.__import__` would not do: PySide exchanges it for all threads while it
+    Call it before threads import. A Python without that function keeps its own way. `builtins.__import__` would not do: PySide exchanges it for all threads while it
     imports, and `importlib.import_module` does not pass there. Every way leads through the function replaced here.
     """
     global _find_and_load
     with _lock:
         if _find_and_load is None:
-            _find_and_load = _bootstrap._find_and_load
-            _bootstrap._find_and_load = _in_turn
+            _find_and_load = getattr(_bootstrap, "_find_and_load", None)
+            if _find_and_load is not None:
+                _bootstrap._find_and_load = _in_turn
 
 
 def _in_turn(name: str, import_: Any) -> Any:
