@@ -166,13 +166,18 @@ def regime(tokens: int) -> str:
     return TILE if tokens < library_from() else LIBRARY
 
 
-def configuration(card: str, tokens: int, rows: int, words: int, tiles: int, nbytes: int) -> Configuration:
+def configuration(
+    card: str, tokens: int, rows: int, words: int, tiles: int, nbytes: int, codes: tuple[str, ...] = ()
+) -> Configuration:
     """For a product of `tokens` with `rows` rows of `tiles` tiles of `words` words, `nbytes` in all.
 
-    card: 'sm_90', 'gfx942' …
+    card: 'sm_90', 'gfx942' … codes: what the table may have lines of its own for (`weights.forms.Form.codes`).
     """
     kind = regime(tokens)
-    line = {**_table()["default"][kind], **_own(card).get(kind, {})}
+    line: dict[str, Any] = {}
+    for table in (_table()["default"], _own(card)):
+        for key in (kind, *(f"{kind}, {name}" for name in codes)):
+            line |= table.get(key, {})
     if kind == LIBRARY:
         return Configuration(kind, line["rows"], line["warps"])
     tuned = _tuned(card).get(tuned_key(tokens, rows, words, tiles, nbytes))

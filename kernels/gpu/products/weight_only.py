@@ -79,8 +79,8 @@ def constants(form: Form) -> dict[str, Any]:
 
 def chosen(weights: Weights, tokens: int) -> Configuration:
     """How a product of so many tokens runs."""
-    tiles = weights.form.tiles(weights.columns)
-    return configuration(card_of(weights.low), tokens, weights.rows, weights.form.words, tiles, weights.nbytes)
+    form, tiles = weights.form, weights.form.tiles(weights.columns)
+    return configuration(card_of(weights.low), tokens, weights.rows, form.words, tiles, weights.nbytes, form.codes)
 
 
 def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None) -> torch.Tensor:

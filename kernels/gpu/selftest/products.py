@@ -42,7 +42,8 @@ def common_products() -> list[ProductClass]:
     found: list[ProductClass] = []
     for form in (form.fitted(4096) for form in forms if form):
         for tokens in (1, 16):
-            how = configuration(card, tokens, 4096, form.words, form.tiles(4096), 4096 * 512 * (form.bits + form.high))
+            nbytes = 4096 * 512 * (form.bits + form.high)
+            how = configuration(card, tokens, 4096, form.words, form.tiles(4096), nbytes, form.codes)
             scale = "float16" if form.scales in ("plain", "zeros", "minimums") else "uint8"
             found.append((form, replace(how, split=min(how.split, _SPLIT)), "float16", scale, False))
     return found

@@ -35,6 +35,12 @@ class Form:
         return self.label + {"zeros": ", zeros", "minimums": ", offsets"}.get(self.scales, "")
 
     @property
+    def codes(self) -> tuple[str, ...]:
+        """Names of what makes some formats dearer to compile than others; `configurations.json` has lines of them."""
+        table = ("table",) if self.levels == "codebook" else ()
+        return f"{self.slots} slots", f"{self.bits + self.high} bits", *table
+
+    @property
     def slots(self) -> int:
         """Codes in one word."""
         return 32 // self.bits

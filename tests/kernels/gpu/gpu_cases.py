@@ -190,17 +190,19 @@ def main() -> None:
         for number, case in enumerate(cases()):
             form, packed = case.packed.form, case.packed
             for tokens in (*BATCHES, 70):
-                how = configuration("sm_80", tokens, packed.rows, form.words, form.tiles(packed.columns), packed.nbytes)
+                shape = (packed.rows, form.words, form.tiles(packed.columns), packed.nbytes)
+                how = configuration("sm_80", tokens, *shape, form.codes)
                 dtype = torch.bfloat16 if (number + tokens) % 4 == 0 else torch.float16
                 print(json.dumps(run(case, tokens, dtype, how, traffic)), flush=True)
-                if tokens == 16:  # as cards are set that have their slots in a loop
-                    looped = replace(how, unrolled=False)
+                if tokens == 16:  # as other cards are set, with their slots in a loop or not
+                    looped = replace(how, unrolled=not how.unrolled)
                     print(json.dumps(run(case, tokens, torch.float16, looped, traffic)), flush=True)
             print(json.dumps(decoded(case)), flush=True)
         for case in (groups(4, 128, "zeros", "F16", 37, 300), blocks("Q4_K", 23, 256)):
             form, packed = case.packed.form, case.packed
             for tokens in (2, 4, 5, 64):  # the other vector products, and both ends of the regime of tiles
-                how = configuration("sm_80", tokens, packed.rows, form.words, form.tiles(packed.columns), packed.nbytes)
+                shape = (packed.rows, form.words, form.tiles(packed.columns), packed.nbytes)
+                how = configuration("sm_80", tokens, *shape, form.codes)
                 print(json.dumps(run(case, tokens, torch.float16, how, traffic)), flush=True)
         case = groups(4, 128, "zeros", "F16", 37, 1600, ordered=True)
         for how in (
