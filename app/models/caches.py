@@ -106,19 +106,18 @@ def found_rows(found: CacheFound) -> Sequence[SchemeCost | ContextPoint | Scheme
 
 
 def kl_lines(costs: Sequence[SchemeCost]) -> tuple[LengthLine, ...]:
-    """KL by position, of those that keep keys and values alike: a line has its point where a span ends."""
+    """KL by position, of those that keep keys and values alike: a line has its point where a span ends. Spans in which
+    nothing is quantized yet, since all of it is in the window, have none."""
     alike = [c for c in costs if c.scheme.keys == c.scheme.values] or list(costs)
-    return tuple(
-        LengthLine(
-            cost.scheme.text,
-            tuple((span.stop, span.kl) for span in cost.spans),
-            tuple(
-                f"{units.format_number(span.kl, 3)} nats, perplexity {units.format_number(span.perplexity, 4)}"
-                for span in cost.spans
-            ),
+    lines = []
+    for cost in alike[:MOST_LINES]:
+        spans = [span for span in cost.spans if span.stop > cost.scheme.window]
+        notes = (
+            f"{units.format_number(span.kl, 3)} nats, perplexity {units.format_number(span.perplexity, 4)}"
+            for span in spans
         )
-        for cost in alike[:MOST_LINES]
-    )
+        lines.append(LengthLine(cost.scheme.text, tuple((span.stop, span.kl) for span in spans), tuple(notes)))
+    return tuple(lines)
 
 
 def rate_lines(found: CacheFound) -> tuple[LengthLine, ...]:
@@ -186,8 +185,8 @@ def _sides_sentence(costs: Sequence[SchemeCost]) -> str:
 
 
 def _window_sentence(costs: Sequence[SchemeCost]) -> str:
-    """What the window saves for keys and for values."""
-    by = {(c.scheme.keys, c.scheme.values, c.scheme.window): c.kl for c in costs}
+    """What the window saves for keys and for values, of the tokens after the first ones, which it covers whole."""
+    by = {(c.scheme.keys, c.scheme.values, c.scheme.window): _past_window(c) for c in costs}
     found = []
     for form in ("INT8", "INT4"):
         sides = []
@@ -203,7 +202,13 @@ def _window_sentence(costs: Sequence[SchemeCost]) -> str:
             f"{form}: the {WINDOW} latest tokens in 16 bits lower the KL of keys from {numbers[0]} to {numbers[1]}, of "
             f"values from {numbers[2]} to {numbers[3]}; they save more with {more}."
         )
-    return " ".join(found)
+    return f"{' '.join(found)} All after the first {WINDOW} tokens."
+
+
+def _past_window(cost: SchemeCost) -> float:
+    spans = [span for span in cost.spans if span.start >= WINDOW]
+    count = sum(span.stop - span.start for span in spans)
+    return sum(span.kl * (span.stop - span.start) for span in spans) / count if count else cost.kl
 
 
 def _speed_sentence(found: CacheFound) -> str:

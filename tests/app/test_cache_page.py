@@ -27,6 +27,7 @@ from app.pages.test.page import TABS, TestPage
 from core.errors import Cancelled
 from core.progress import CancelToken
 from core.runtime.results import ResultStore
+from core.units import format_number
 
 pytestmark = pytest.mark.gui
 LONG = 20_000
@@ -127,8 +128,17 @@ def test_lines_and_sentences() -> None:
     assert "in attention" in four.notes[0]
     assert "Q4_0 is faster than 16 bits from 1\u202f024 tokens on" in sentence(timed)
     window = cache_example(CacheOrder(CacheMeasure.WINDOW, FILE, 1024))
-    assert sentence(window).count("they save more with keys") == 2
+    said = sentence(window)
+    assert said.count("they save more with keys") == 2
     assert [line.name for line in kl_lines(window.costs)] == ["INT8", "INT8,window=128", "INT4", "INT4,window=128"]
+    plain, windowed = (line.points for line in kl_lines(window.costs)[:2])
+    assert [n for n, _ in plain] == [64, 128, 256, 512, 1024]
+    assert [n for n, _ in windowed] == [256, 512, 1024], "nothing is quantized before"
+    keys = next(c for c in window.costs if c.scheme.text == "INT4/F16")
+    past = sum(span.kl * (span.stop - span.start) for span in keys.spans[2:]) / (1024 - 128)
+    assert f"INT4: the 128 latest tokens in 16 bits lower the KL of keys from {format_number(past, 3)}" in sentence(
+        window
+    )
     position = cache_example(CacheOrder(CacheMeasure.POSITION, FILE, 1024))
     assert "Q4_0 for the keys alone loses 0.016, for the values alone 0.004." in sentence(position)
 
