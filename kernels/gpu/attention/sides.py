@@ -25,6 +25,8 @@ _NAMES = {dtype: name for name, dtype in FLOATS.items()}
 _LINES = (  # formats, their reader, their writer
     (("F16", "BF16", "F32"), caches.read_floats, writers.write_floats),
     (("INT8", "INT4"), caches.read_signed, writers.write_signed),
+    (("INT8-g64",), caches.read_signed, writers.write_signed_groups),
+    (("INT4-g64", "INT4-g32"), caches.read_signed, writers.write_searched),
     (("Q8_0",), caches.read_signed, writers.write_q8_0),
     (("Q4_0", "Q5_0"), caches.read_centred, writers.write_centred),
     (("Q4_1", "Q5_1"), caches.read_affine, writers.write_ggml_affine),

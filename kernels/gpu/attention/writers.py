@@ -121,6 +121,60 @@ def write_signed(
 
 
 @triton.jit
+def write_signed_groups(
+    codes, high, scales, table, which, row, here, x,
+    WIDTH: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """INT8-g64: each group as `write_signed` has the row."""
+    STORED: tl.constexpr = stored_values(WIDTH, GROUP)
+    MOST: tl.constexpr = 1.0 * ((1 << (BITS - 1)) - 1)
+    v, finite = _groups(x, GROUP)
+    half = _over(tl.max(tl.abs(v), 2), MOST).to(tl.float16)
+    scale = tl.where(half == 0, 1.0, half.to(tl.float32))
+    code = nearest(_clamp(tl.div_rn(v, tl.broadcast_to(scale[:, :, None], v.shape)), -MOST, MOST)).to(tl.int32)
+    _put_codes(codes, high, row, here, tl.reshape(code, x.shape), STORED, BITS)
+    _put_scales(scales, row, here, _half_or_nan(scale, finite), STORED, GROUP, 1, 0)
+
+
+@triton.jit
+def _narrower(v, extreme, least, best, code, SHARE: tl.constexpr):
+    """What was best, or this share of the scale that puts the extreme at -8, where the squared error is less."""
+    half = (extreme * (SHARE / -8)).to(tl.float16)
+    unit = tl.broadcast_to(half.to(tl.float32)[:, :, None], v.shape)
+    tried = _clamp(nearest(tl.div_rn(v, tl.where(unit == 0, 1.0, unit))), -8.0, 7.0)
+    tried = tl.where(unit == 0, 0.0, tried)
+    missed = (tried * unit - v).to(tl.float64)
+    error = tl.sum(missed * missed, 2)
+    better = error < least
+    best = tl.where(better, half.to(tl.int16, bitcast=True), best)
+    return tl.where(better, error, least), best, tl.where(better[:, :, None], tried.to(tl.int32), code)
+
+
+@triton.jit
+def write_searched(
+    codes, high, scales, table, which, row, here, x,
+    WIDTH: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """INT4-g64, INT4-g32: of four scales the one with the least squared error, summed in float64 in another order than
+    the reference's, which tells only sums apart that differ by less than 10^-15 of themselves."""
+    STORED: tl.constexpr = stored_values(WIDTH, GROUP)
+    v, finite = _groups(x, GROUP)
+    i = tl.arange(0, GROUP)[None, None, :]
+    size = tl.abs(v)
+    at = tl.min(tl.where(size == tl.max(size, 2)[:, :, None], i, GROUP), 2)
+    extreme = tl.sum(tl.where(i == at[:, :, None], v, 0.0), 2) + 0.0
+    least = tl.full(extreme.shape, float("inf"), tl.float64)
+    best = tl.full(extreme.shape, 0x7E00, tl.int16)
+    code = tl.zeros(v.shape, tl.int32)
+    least, best, code = _narrower(v, extreme, least, best, code, 1.0)  # `NARROWER` of the reference
+    least, best, code = _narrower(v, extreme, least, best, code, 0.95)
+    least, best, code = _narrower(v, extreme, least, best, code, 0.9)
+    least, best, code = _narrower(v, extreme, least, best, code, 0.85)
+    _put_codes(codes, high, row, here, tl.reshape(code, x.shape), STORED, BITS)
+    _put_scales(scales, row, here, tl.where(finite != 0, best, 0x7E00).to(tl.int16), STORED, GROUP, 1, 0)
+
+
+@triton.jit
 def write_q8_0(
     codes, high, scales, table, which, row, here, x,
     WIDTH: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,

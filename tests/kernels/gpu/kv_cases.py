@@ -175,7 +175,9 @@ def waited(
         errors.append(error(*layer.step(runs, q[rows], k[rows], v[rows], width**-0.5, sliding, softcap)))
         at += size
     wrong = sum(
-        wrong_bytes(side, x[:at, head], scales[-1] if scales else 1.0, 0, head, coded(side, at, layout.window))[0]
+        wrong_bytes(
+            side, x[:at, head], scales[head % len(scales)] if scales else 1.0, 0, head, coded(side, at, layout.window)
+        )[0]
         for side, x, scales in zip((layer.cache.keys, layer.cache.values), (k, v), layout.scales[0], strict=True)
         for head in range(2)
         if not side.form.is_float

@@ -19,6 +19,7 @@ from kernels.program import CacheLayout
 pytestmark = pytest.mark.triton
 
 EXACT = 5e-6  # of the largest value: float32 sums in another order
+BFLOAT16 = 2.0**-7  # queries and shares are rounded to it beside a side that is kept so
 CODED = [name for name, form in CACHE_FORMATS.items() if not form.is_float]
 ROWS = [name for name in CODED if not CACHE_FORMATS[name].channels]
 WIDTHS, CONTEXTS = (64, 80, 96, 128, 256), (1, 31, 32, 33, 127, 128, 129)
@@ -39,7 +40,7 @@ def test_attention_reads_codes_as_the_reference_does(interpreted: Run) -> None:
     assert {r["dtype"].split("/")[0] for r in found} >= set(CODED)
     assert {r["width"] for r in found} == set(WIDTHS)
     assert {r["context"] for r in found} >= set(CONTEXTS)
-    assert not [r for r in found if r["error"] > EXACT]
+    assert not [r for r in found if r["error"] > (BFLOAT16 if "BF16" in r["dtype"] else EXACT)]
 
 
 def test_each_code_and_scale_of_the_past_is_read_once(interpreted: Run) -> None:
