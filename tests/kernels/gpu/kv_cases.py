@@ -174,14 +174,11 @@ def waited(
             rows = np.r_[at : at + 1, count + at : count + at + 1]
         errors.append(error(*layer.step(runs, q[rows], k[rows], v[rows], width**-0.5, sliding, softcap)))
         at += size
-    wrong = sum(
-        wrong_bytes(
-            side, x[:at, head], scales[head % len(scales)] if scales else 1.0, 0, head, coded(side, at, layout.window)
-        )[0]
-        for side, x, scales in zip((layer.cache.keys, layer.cache.values), (k, v), layout.scales[0], strict=True)
-        for head in range(2)
-        if not side.form.is_float
-    )
+    wrong = 0
+    for side, x, scales in zip((layer.cache.keys, layer.cache.values), (k, v), layout.scales[0], strict=True):
+        for head in range(0 if side.form.is_float else 2):
+            scale = scales[head % len(scales)] if scales else 1.0
+            wrong += wrong_bytes(side, x[:at, head], scale, 0, head, coded(side, at, layout.window))[0]
     for place in back:
         size = 7 if place % 2 else 1
         cut(AttentionConfiguration(tile[0], tile[1], 4, 1, 0) if size > 1 else Parts(0, tile[1], 4, 1, 2))
