@@ -25,8 +25,9 @@ _find_and_load: Callable[[str, Any], Any] | None = None  # Python's own
 def one_at_a_time() -> None:
     """From now on every import of a module that is not there yet waits for the one that another thread is doing.
 
-    Call it before threads import. A Python without that function keeps its own way. `builtins.__import__` would not do: PySide exchanges it for all threads while it
-    imports, and `importlib.import_module` does not pass there. Every way leads through the function replaced here.
+    Call it before threads import. `builtins.__import__` would not do: PySide exchanges it for all threads while it
+    imports, and `importlib.import_module` does not pass there. Every way leads through the function replaced here; a
+    Python without it keeps its own way.
     """
     global _find_and_load
     with _lock:
