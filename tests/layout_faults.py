@@ -47,8 +47,9 @@ def faults(window: QWidget) -> list[str]:
     for widget in _visible(window):
         found += [f"{_name(widget)}: {words}" for words in (*_cut_text(widget), *_out_of_reach(widget, window))]
     if window.width() >= SMALLEST:
-        shown = [area for area in window.findChildren(QScrollArea) if area.isVisibleTo(window)]
-        found += [f"{_name(area)}: scrolls sideways" for area in shown if area.horizontalScrollBar().maximum() > 0]
+        areas = [area for area in window.findChildren(QScrollArea) if area.isVisibleTo(window)]
+        hidden = [(area, area.horizontalScrollBar().maximum()) for area in areas]
+        found += [f"{_name(area)}: scrolls sideways by {n} px of {area.viewport().width()}" for area, n in hidden if n]
     found += [f"{_name(a)} lies over {_name(b)}" for a, b in _overlapping(window)]
     return found
 

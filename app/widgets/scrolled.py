@@ -35,14 +35,15 @@ class _Scrolled(QScrollArea):
     _margin: int | None = None  # at the right of the contents, without a bar
 
     def keep_apart(self, _least: int, most: int) -> None:
-        """Contents do not touch the bar where there is one."""
+        """Contents do not touch the bar where there is one, unless they had to be scrolled sideways for that."""
         layout = self.widget().layout() if self.widget() is not None else None
         if layout is None:
             return
         if self._margin is None:
             self._margin = layout.contentsMargins().right()
         margins = layout.contentsMargins()
-        margins.setRight(max(self._margin, BESIDE_BAR) if most else self._margin)
+        spare = self.viewport().width() - self.widget().minimumSizeHint().width() + margins.right()
+        margins.setRight(max(self._margin, min(BESIDE_BAR, spare) if most else 0))
         layout.setContentsMargins(margins)
 
     def sizeHint(self) -> QSize:
