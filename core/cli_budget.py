@@ -58,7 +58,7 @@ def add_commands(command: Callable[[str, str], argparse.ArgumentParser]) -> None
     p.add_argument("--seed", type=int, metavar="N", help="of the choice of samples; default: 0")
     p.add_argument("--windows", type=int, metavar="N", help="of text that KL is measured on; default: 8")
     p.add_argument("--window-length", type=int, metavar="N", help="tokens of each; default: 64")
-    p.set_defaults(transform=[], alpha=None, aim=False, chat=False)
+    p.set_defaults(transform=[], alpha=None, aim=False, online=False, chat=False)
 
 
 def add_limits(p: argparse._ActionsContainer) -> None:

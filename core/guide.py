@@ -75,6 +75,7 @@ TOPICS = {
     "core.hub": "hub",
     "core.sample": "hub",
     "core.cli": "command",
+    "app.ahead": "inside",
     "app.jobs.opening": "opening",
     "app.jobs.inspect_more": "inspect",
     "app.jobs.budget": "budget",

@@ -59,7 +59,16 @@ def test_long_names_are_cut_and_bytes_that_are_no_text_are_shown():
 
 
 def test_room_of_a_disk_that_does_not_tell(tmp_path, monkeypatch):
-    assert free_bytes(tmp_path / "a" / "b") == free_bytes(tmp_path) > 0
+    asked, real = [], shutil.disk_usage
+
+    def usage(folder):
+        asked.append(real(folder))  # which other programs change
+        return shutil._ntuple_diskusage(9, 4, 5)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    assert free_bytes(tmp_path / "a" / "b") == free_bytes(tmp_path) == 5
+    assert len(asked) == 2
+    monkeypatch.undo()
     assert free_bytes(tmp_path / ("x" * 300)) == -1 or os.name != "posix"
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(0, 0, 0))
     assert free_bytes(tmp_path) == -1

@@ -144,7 +144,8 @@ def test_the_cache_in_codes_is_the_processors(results) -> None:
     }  # fmt: skip
     assert all(r["replayed"] >= 5 for r in found)
     for scheme in ("q8_0/q4_0", "int4,rotate,window=4,sinks=2"):
-        assert case(results, f"16 bits over {scheme}")["error"] < 2 * ROUNDED
+        # Where activations in 16 bits lie on the other side of a boundary, a code moves by one.
+        assert case(results, f"16 bits over {scheme}")["error"] < 4 * ROUNDED
 
 
 def test_a_step_is_captured_again_when_the_batch_changes(results) -> None:
