@@ -95,6 +95,15 @@ def _groups(x, GROUP: tl.constexpr):
 
 
 @triton.jit
+def _extreme(v, GROUP: tl.constexpr):
+    """The value of largest magnitude of each group, of equals the first."""
+    i = tl.arange(0, GROUP)[None, None, :]
+    size = tl.abs(v)
+    at = tl.min(tl.where(size == tl.max(size, 2)[:, :, None], i, GROUP), 2)
+    return tl.sum(tl.where(i == at[:, :, None], v, 0.0), 2)
+
+
+@triton.jit
 def write_floats(
     codes, high, scales, table, which, row, here, x,
     WIDTH: tl.constexpr, BITS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr,
@@ -159,10 +168,7 @@ def write_searched(
     the reference's, which tells only sums apart that differ by less than 10^-15 of themselves."""
     STORED: tl.constexpr = stored_values(WIDTH, GROUP)
     v, finite = _groups(x, GROUP)
-    i = tl.arange(0, GROUP)[None, None, :]
-    size = tl.abs(v)
-    at = tl.min(tl.where(size == tl.max(size, 2)[:, :, None], i, GROUP), 2)
-    extreme = tl.sum(tl.where(i == at[:, :, None], v, 0.0), 2) + 0.0
+    extreme = _extreme(v, GROUP) + 0.0
     least = tl.full(extreme.shape, float("inf"), tl.float64)
     best = tl.full(extreme.shape, 0x7E00, tl.int16)
     code = tl.zeros(v.shape, tl.int32)
@@ -201,10 +207,7 @@ def write_centred(
     STORED: tl.constexpr = stored_values(WIDTH, GROUP)
     HALF: tl.constexpr = 1 << (BITS - 1)
     v, finite = _groups(x, GROUP)
-    i = tl.arange(0, GROUP)[None, None, :]
-    size = tl.abs(v)
-    at = tl.min(tl.where(size == tl.max(size, 2)[:, :, None], i, GROUP), 2)
-    scale = _over(tl.sum(tl.where(i == at[:, :, None], v, 0.0), 2), -1.0 * HALF)
+    scale = _over(_extreme(v, GROUP), -1.0 * HALF)
     raised = v * _inverse(scale)[:, :, None] + (HALF + 0.5)
     code = tl.reshape(tl.minimum(raised.to(tl.int32), 2 * HALF - 1), x.shape)
     _put_codes(codes, high, row, here, code, STORED, BITS)
