@@ -183,7 +183,7 @@ def _caches() -> list[Case]:
         name = f"attention over {kind}{words}, {what}, heads of {width}"
         return Case(name, start, (f"attend_{what}",), lambda card: card != "sm_75")
 
-    written = ("Q8_0", "Q4_0", "Q5_1", "IQ4_NL", "FP8", "FP8-E5M2", "INT4", "U4-g32", "LM3")
+    written = ("Q8_0", "Q4_0", "Q5_1", "IQ4_NL", "FP8", "FP8-E5M2", "INT4", "INT8-g64", "INT4-g32", "U4-g32", "LM3")
     return [
         *(case("token", kind) for kind in (*written, CHANNELS)),
         *(case("token", kind, width) for kind in ("Q8_0", "Q4_0") for width in (64, 80, 256)),
