@@ -208,14 +208,12 @@ def product(x: np.ndarray, matrix: Matrix, activations: Activations = Activation
     return out
 
 
-def add_gram(x: np.ndarray, total: np.ndarray, threads: int = 1) -> bool:
-    """total float32 [K, K] += Σ x xᵀ over the rows of x float32 [R, K]; below the diagonal it is undefined then.
-
-    Rows are rounded to bfloat16, as the products that they go into round them; sums are float32. False, and nothing is
-    done, where the processor does not multiply pairs of bfloat16 in one instruction: float32 is as fast there.
-    """
-    isa = instruction_set()
-    return bool(isa) and bool(_engine.add_gram(isa, np.ascontiguousarray(x, np.float32), total, threads))
+def add_gram(x: np.ndarray, total: np.ndarray, threads: int = 1) -> None:
+    """total float32 [K, K] += Σ x xᵀ over the rows of x float32 [R, K]; below the diagonal it is undefined then."""
+    if isa := instruction_set():
+        _engine.add_gram(isa, np.ascontiguousarray(x, np.float32), total, threads)
+    else:
+        reference.add_gram(x, total)
 
 
 def measure(

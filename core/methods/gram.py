@@ -12,8 +12,7 @@ from core.progress import CancelToken
 from core.threads import worker_count
 from kernels import matrix
 
-_BAND = 2048  # rows of a Gram matrix that are added to at a time
-_PRODUCTS = 1 << 33  # multiplications between two looks at the token, on each core, of pairs of bfloat16
+_PRODUCTS = 1 << 33  # multiplications between two looks at the token, on each core
 _MIRRORED = 256  # and that are copied below the diagonal
 
 
@@ -31,26 +30,13 @@ class Gram:
         self.rows = 0
 
     def add(self, x: np.ndarray) -> None:
-        """x: float32 [R, K]; where the processor multiplies bfloat16, rounded to it, as products do with it."""
+        """x: float32 [R, K]."""
         self.rows += len(x)
         size, threads = len(self._total), worker_count()
         step = max(64, 2 * threads * _PRODUCTS // size**2)
         for start in range(0, len(x), step):
             self._token.check()
-            if not matrix.add_gram(x[start : start + step], self._total, threads):
-                self._add_float(x[start:])
-                return
-
-    def _add_float(self, x: np.ndarray) -> None:
-        """The triangle of bands from the diagonal on."""
-        for start in range(0, len(self._total), _BAND):
-            right, total = x[:, start:], self._total[start:, start:]
-
-            def add(row: int, count: int, right: np.ndarray = right, total: np.ndarray = total) -> None:
-                stop = min(row + count, _BAND)
-                total[row:stop] += right[:, row:stop].T @ right
-
-            side_by_side(add, 0, min(_BAND, len(total)), right.size, self._token)
+            matrix.add_gram(x[start : start + step], self._total, threads)
 
     def mean(self) -> np.ndarray:
         """All zero without rows. The sums are given away: nothing can be added any more."""

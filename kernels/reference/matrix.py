@@ -195,3 +195,9 @@ def product(
             some = np.arange(start, min(start + step, rows))
             out[:, some] = rounded @ weights.take(some).astype(np.float64).T
     return out
+
+
+def add_gram(x: np.ndarray, total: np.ndarray) -> None:
+    """total float32 [K, K] += Σ x xᵀ over the rows of x float32 [R, K]."""
+    wide = x.astype(np.float64)
+    total += wide.T @ wide

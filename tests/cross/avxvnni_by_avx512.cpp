@@ -11,7 +11,7 @@ namespace bitsmith::engine {
 
 const Kernels* kernels_avxvnni_by_avx512();
 const Kernels* kernels_avxvnni_by_avx512() {
-    return &avxvnni_by_avx512::kKernels;
+    return &avxvnni_by_avx512::kKernels<false>;
 }
 
 }  // namespace bitsmith::engine

@@ -335,7 +335,7 @@ std::vector<double> product(const std::string& isa, const PackedMatrix& matrix, 
     act.order = w.order;
     const Output to = {out.data(), w.rows, nullptr, false};
     // A few chunks a thread, so that a core which is busy elsewhere takes fewer of them.
-    const int64_t grain = std::max<int64_t>(1, w.tiles / (threads * 8));
+    const int64_t grain = threads == 1 ? w.tiles : std::max<int64_t>(1, w.tiles / (threads * 8));
     shared_threads().with(threads, [&](Pool& pool) {
         for (int i = 0; i < repeats; ++i) {
             const auto begin = std::chrono::steady_clock::now();
@@ -351,35 +351,32 @@ std::vector<double> product(const std::string& isa, const PackedMatrix& matrix, 
     return seconds;
 }
 
-// total [K][K] += Σ x xᵀ on and above the diagonal; false where this instruction set does not.
-bool add_gram(const std::string& isa, Array<const float, 2> x, Array<float, 2> total, int threads) {
+// total [K][K] += Σ x xᵀ on and above the diagonal.
+void add_gram(const std::string& isa, Array<const float, 2> x, Array<float, 2> total, int threads) {
     const Kernels& kernels = kernels_named(isa.c_str());
-    if (kernels.gram.tile == nullptr) return false;
     const int64_t rows = x.shape(0), columns = x.shape(1), panels = (columns + kGramPanel - 1) / kGramPanel;
     require(int64_t(total.shape(0)) == columns && int64_t(total.shape(1)) == columns, "the sums are [K, K]");
-    constexpr int64_t kMost = 1024;  // rows at a time: the pairs of two panels stay in the second cache
-    const auto pairs =
-        std::make_unique_for_overwrite<uint32_t[]>(panels * ((std::min(kMost, rows) + 1) / 2) * kGramPanel);
+    constexpr int64_t kMost = 512;  // rows at a time: two panels stay in the second cache
+    const auto floats = std::make_unique_for_overwrite<float[]>(panels * std::min(kMost, rows) * kGramPanel);
     const float* data = x.data();
     float* sums = total.data();
     nb::gil_scoped_release released;
     for (int64_t first = 0; first < rows; first += kMost) {
-        const int64_t some = std::min(kMost, rows - first), count = (some + 1) / 2;
+        const int64_t count = std::min(kMost, rows - first);
         parallel_for(panels, 1, threads, [&](int64_t begin, int64_t end) {
             for (int64_t p = begin; p < end; ++p)
-                kernels.gram.pairs(data + first * columns, some, columns, p, pairs.get() + p * count * kGramPanel);
+                kernels.gram.panel(data + first * columns, count, columns, p, floats.get() + p * count * kGramPanel);
         });
         const int64_t tiles = panels * (panels + 1) / 2;
         parallel_for(tiles, 1, threads, [&](int64_t begin, int64_t end) {
             int64_t row = 0, left = begin;
             while (left >= panels - row) left -= panels - row++;
             for (int64_t column = row + left, i = begin; i < end; ++i) {
-                kernels.gram.tile(pairs.get(), count, columns, row, column, sums);
+                kernels.gram.tile(floats.get(), count, columns, row, column, sums);
                 if (++column == panels) column = ++row;
             }
         });
     }
-    return true;
 }
 
 }  // namespace

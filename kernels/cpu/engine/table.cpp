@@ -35,7 +35,7 @@ struct Survey {
         if (listed && kernels) add(kernels, trial(*kernels));
     }
     void offer_amx(const CpuFeatures& cpu) {
-        const Kernels* kernels = kernels_amx(cpu.amx_bf16);
+        const Kernels* kernels = kernels_amx(cpu.amx_bf16, cpu.pairs_pay);
         if (!cpu.amx || !cpu.avx512vnni || !cpu.avx512bf16 || !kernels) return;
         std::string reason = cpu.amx_state ? ask_for_tiles() : "the system has not switched on the registers of AMX";
         if (reason.empty()) reason = trial_apart(*kernels, "AMX");
@@ -45,9 +45,10 @@ struct Survey {
 
 const Survey& survey() {
     static const Survey done = [] {
-        const CpuFeatures cpu = detect_cpu();
+        CpuFeatures cpu = detect_cpu();
         Survey found;
 #if defined(BITSMITH_EMULATED)
+        cpu.pairs_pay = !cpu.pairs_pay;
         found.add(kernels_faulty(), trial_apart(*kernels_faulty(), "a test"));
         found.offer(true, kernels_wrong());
         found.offer(cpu.avx512vnni, kernels_amx_by_avx512());
@@ -55,7 +56,7 @@ const Survey& survey() {
         found.offer(cpu.avx512vnni, kernels_avxvnni_by_avx512());
 #endif
         found.offer_amx(cpu);
-        found.offer(cpu.avx512vnni && cpu.avx512bf16, kernels_avx512bf16());
+        found.offer(cpu.avx512vnni && cpu.avx512bf16, kernels_avx512bf16(cpu.pairs_pay));
         found.offer(cpu.avx512vnni, kernels_avx512vnni());
         found.offer(cpu.avxvnni, kernels_avxvnni());
         found.offer(cpu.avx2 && cpu.fma, kernels_avx2());

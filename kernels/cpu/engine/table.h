@@ -18,13 +18,13 @@ struct Output {
     bool accumulate;    // += instead of =
 };
 
-// Σ x xᵀ in bfloat16, for instruction sets that multiply pairs of them; null for others (matmul/gram.h).
+// Σ x xᵀ (matmul/gram.h).
 constexpr int kGramPanel = 64;
 struct Gram {
-    // Rows of x float32 [rows][columns], two to a word, into pairs [ceil(rows / 2)][kGramPanel] of one panel.
-    void (*pairs)(const float* x, int64_t rows, int64_t columns, int64_t panel, uint32_t* pairs);
-    // total [columns][columns] += one tile; pairs: [panel][count][kGramPanel].
-    void (*tile)(const uint32_t* pairs, int64_t count, int64_t columns, int64_t row_panel, int64_t column_panel,
+    // Rows of x float32 [rows][columns] into one panel, [rows][kGramPanel].
+    void (*panel)(const float* x, int64_t rows, int64_t columns, int64_t panel, float* to);
+    // total [columns][columns] += one tile of panels [panel][rows][kGramPanel].
+    void (*tile)(const float* panels, int64_t rows, int64_t columns, int64_t row_panel, int64_t column_panel,
                  float* total);
 };
 
@@ -45,8 +45,8 @@ const Kernels* kernels_portable();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512vnni();
-const Kernels* kernels_avx512bf16();
-const Kernels* kernels_amx(bool bf16);  // bf16: the CPU multiplies bfloat16 in tiles, too
+const Kernels* kernels_avx512bf16(bool pairs_pay);  // pairs of bfloat16 are multiplied faster than as many float32
+const Kernels* kernels_amx(bool bf16, bool pairs_pay);  // bf16: the CPU multiplies bfloat16 in tiles, too
 const Kernels* kernels_neon();
 const Kernels* kernels_i8mm();
 

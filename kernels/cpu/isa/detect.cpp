@@ -69,6 +69,8 @@ CpuFeatures detect_cpu() {
     features.avxvnni = features.fma && (more.a >> 4 & 1);
     features.avx512vnni = features.avx512 && features.fma && (leaf.c >> 11 & 1);
     features.avx512bf16 = features.avx512 && (more.a >> 5 & 1);
+    const bool intel = cpuid(0).b == 0x756e6547;  // "Genu"
+    features.pairs_pay = features.avx512bf16 && !intel;
     features.amx = (leaf.d >> 24 & 1) && (leaf.d >> 25 & 1);
     features.amx_bf16 = features.amx && (leaf.d >> 22 & 1);
     features.amx_state = (state >> 17 & 3) == 3;

@@ -4,11 +4,11 @@
 #define BITSMITH_NS amx
 #include "tiles.inl"
 
-const bitsmith::engine::Kernels* bitsmith::engine::kernels_amx(bool bf16) {
-    return amx::tile_kernels("amx", kernels_avx512bf16(), bf16);
+const bitsmith::engine::Kernels* bitsmith::engine::kernels_amx(bool bf16, bool pairs_pay) {
+    return amx::tile_kernels("amx", kernels_avx512bf16(pairs_pay), bf16);
 }
 #else
-const bitsmith::engine::Kernels* bitsmith::engine::kernels_amx(bool) {
+const bitsmith::engine::Kernels* bitsmith::engine::kernels_amx(bool, bool) {
     return nullptr;
 }
 #endif

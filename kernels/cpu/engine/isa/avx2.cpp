@@ -4,7 +4,7 @@
 #include "table.inl"
 
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_avx2() {
-    return &bitsmith::engine::avx2::kKernels;
+    return &bitsmith::engine::avx2::kKernels<false>;
 }
 #else
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_avx2() {

@@ -4,7 +4,7 @@
 #include "table.inl"
 
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_avx512vnni() {
-    return &bitsmith::engine::avx512vnni::kKernels;
+    return &bitsmith::engine::avx512vnni::kKernels<false>;
 }
 #else
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_avx512vnni() {

@@ -4,7 +4,7 @@
 #include "table.inl"
 
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_avxvnni() {
-    return &bitsmith::engine::avxvnni::kKernels;
+    return &bitsmith::engine::avxvnni::kKernels<false>;
 }
 #else
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_avxvnni() {

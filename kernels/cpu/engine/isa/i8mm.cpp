@@ -4,7 +4,7 @@
 #include "table.inl"
 
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_i8mm() {
-    return &bitsmith::engine::i8mm::kKernels;
+    return &bitsmith::engine::i8mm::kKernels<false>;
 }
 #else
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_i8mm() {

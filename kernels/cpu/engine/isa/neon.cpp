@@ -4,7 +4,7 @@
 #include "table.inl"
 
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_neon() {
-    return &bitsmith::engine::neon::kKernels;
+    return &bitsmith::engine::neon::kKernels<false>;
 }
 #else
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_neon() {

@@ -4,5 +4,5 @@
 #include "table.inl"
 
 const bitsmith::engine::Kernels* bitsmith::engine::kernels_portable() {
-    return &bitsmith::engine::portable::kKernels;
+    return &bitsmith::engine::portable::kKernels<false>;
 }

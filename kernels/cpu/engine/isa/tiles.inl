@@ -32,7 +32,7 @@ static const Kernels* tile_kernels(const char* name, const Kernels* other, bool 
     static Kernels kernels;
     rest = other;
     bf16_tiles = bf16;
-    kernels = {name, prepare, linear, other->ops};
+    kernels = {name, prepare, linear, other->ops, other->gram};
     return &kernels;
 }
 

@@ -310,22 +310,17 @@ inline void linear_table(const Packed& w, const Act& act, const Output& out, int
     }
 }
 
-// Weights that are decoded a few chunks at a time: in the first cache for one panel, in the second for more.
+// Weights of one panel's products, decoded a chunk at a time.
 inline void linear_decoded(const Packed& w, const Act& act, const Output& out, int64_t tile_begin, int64_t tile_end,
                            uint8_t* scratch) {
-    const int64_t chunks = (w.steps + kChunkSteps - 1) / kChunkSteps, piece = act.panels() > 1 ? 16 : 1;
-    float* decoded = reinterpret_cast<float*>(scratch);
+    const int64_t chunks = (w.steps + kChunkSteps - 1) / kChunkSteps;
+    const int width = act.width(0);
     for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-        for (int64_t chunk = 0; chunk < chunks; chunk += piece) {
-            const int64_t end = chunk + piece < chunks ? chunk + piece : chunks;
-            const int64_t first = chunk * kChunk,
-                          stop = end * kChunk < w.steps * kStep ? end * kChunk : w.steps * kStep;
-            for (int64_t c = chunk; c < end; ++c) decode_chunk(w, tile, c, decoded + (c - chunk) * kChunk * kTile);
-            for (int64_t panel = 0; panel < act.panels(); ++panel) {
-                const int width = act.width(panel);
-                const FloatBlock<DotF32> block = {scratch, act.codes(panel) + first * width * 4, stop - first, width};
-                each_block(w, act, out, tile, panel, chunk > 0, end == chunks, block);
-            }
+        for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+            decode_chunk(w, tile, chunk, reinterpret_cast<float*>(scratch));
+            const FloatBlock<DotF32> block = {scratch, act.codes(0) + chunk * kChunk * width * 4,
+                                              w.chunk_steps(chunk) * kStep, width};
+            each_block(w, act, out, tile, 0, chunk > 0, chunk + 1 == chunks, block);
         }
     }
 }

@@ -86,18 +86,30 @@ void prepare_bf16_token(const Act& act, const float* row, uint16_t* out, int lan
     for (int64_t at = 0; at < act.steps * kStep; at += kTile) {
         alignas(64) int32_t halves[kTile];
         store(halves, to_bf16(columns_at(act, row, at)));
+        if (kByToken) {
+            uint16_t* to = out + (at / kStep * width + lane) * kStep + at % kStep;
+            for (int i = 0; i < kTile; ++i) to[i] = uint16_t(halves[i]);
+            continue;
+        }
         for (int i = 0; i < kTile; i += 2) {
             const int32_t pair = halves[i] | int32_t(uint32_t(halves[i + 1]) << 16);
-            const int64_t k = at + i,
-                          to = kByToken ? (k / kStep * width + lane) * kStep + k % kStep : k * width + lane * 2;
-            memcpy(out + to, &pair, 4);
+            memcpy(out + (at + i) * width + lane * 2, &pair, 4);
         }
     }
+}
+template <bool kByToken>
+void prepare_f32_token(const Act& act, const float* row, float* out, int lane, int width) {
+    if (kByToken) {
+        for (int64_t at = 0; at < act.steps * kStep; at += kTile)
+            store(out + (at / kStep * width + lane) * kStep + at % kStep, columns_at(act, row, at));
+        return;
+    }
+    for (int64_t k = 0; k < act.steps * kStep; ++k)
+        out[k * width + lane] = row && k < act.columns ? row[act.order ? act.order[k] : k] : 0.0f;
 }
 
 template <bool kByToken>
 void prepare_panels(const Act& act, const float* x, int64_t x_stride, int64_t panel_begin, int64_t panel_end) {
-    const int64_t padded = act.steps * kStep;
     for (int64_t panel = panel_begin; panel < panel_end; ++panel) {
         const int width = act.width(panel), count = act.count(panel);
         for (int lane = 0; lane < width; ++lane) {
@@ -107,9 +119,7 @@ void prepare_panels(const Act& act, const float* x, int64_t x_stride, int64_t pa
             } else if (act.kind == ActKind::kBF16) {
                 prepare_bf16_token<kByToken>(act, row, reinterpret_cast<uint16_t*>(act.codes(panel)), lane, width);
             } else {
-                float* out = reinterpret_cast<float*>(act.codes(panel)) + lane;
-                for (int64_t k = 0; k < padded; ++k)
-                    out[k * width] = row && k < act.columns ? row[act.order ? act.order[k] : k] : 0.0f;
+                prepare_f32_token<kByToken>(act, row, reinterpret_cast<float*>(act.codes(panel)), lane, width);
             }
         }
     }
