@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -179,11 +180,18 @@ def _turned(
     return torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)
 
 
+@lru_cache(maxsize=4)
+def _angles(frequencies: bytes, scale: float, length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scaled cos and sin, float32 [1, length, 1, count] each. frequencies: of float64."""
+    angle = np.arange(length)[:, None].astype(np.float64) * np.frombuffer(frequencies, np.float64)
+    cos, sin = (torch.from_numpy((scale * f(angle)).astype(np.float32))[None, :, None] for f in (np.cos, np.sin))
+    return cos, sin
+
+
 def rotate(x: torch.Tensor, step: Rope, length: int) -> torch.Tensor:
     """x: float32 [R, heads · width], whole samples of `length` tokens."""
     count = len(step.frequencies)
-    angle = np.arange(length)[:, None].astype(np.float64) * step.frequencies.astype(np.float64)
-    cos, sin = (torch.from_numpy((step.scale * f(angle)).astype(np.float32))[None, :, None] for f in (np.cos, np.sin))
+    cos, sin = _angles(step.frequencies.astype(np.float64).tobytes(), step.scale, length)
     heads = x.view(-1, length, step.heads, x.shape[1] // step.heads)
     rest = heads[..., 2 * count :]
     if step.pairs:
@@ -208,11 +216,18 @@ def _causal(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, step: A
         hidden = (back < 0) | (back >= window)
         some, keys, values = query[:, :, start:stop], key[:, :, first:stop], value[:, :, first:stop]
         if step.softcap:
+            share = step.heads // step.kv_heads
+            keys, values = (t.repeat_interleave(share, dim=1) for t in (keys, values))
             scores = step.softcap * torch.tanh(step.scale * (some @ keys.transpose(2, 3)) / step.softcap)
             found.append(torch.softmax(scores.masked_fill(hidden, -torch.inf), dim=3) @ values)
         else:
             mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
-            found.append(functional.scaled_dot_product_attention(some, keys, values, attn_mask=mask, scale=step.scale))
+            shared = step.heads != step.kv_heads
+            found.append(
+                functional.scaled_dot_product_attention(
+                    some, keys, values, attn_mask=mask, scale=step.scale, enable_gqa=shared
+                )
+            )
     return torch.cat(found, dim=2)
 
 
@@ -224,6 +239,4 @@ def attend(
         t.reshape(-1, length, heads, step.head_dim).transpose(1, 2)
         for t, heads in ((q, step.heads), (k, step.kv_heads), (v, step.kv_heads))
     )
-    share = step.heads // step.kv_heads
-    key, value = (t.repeat_interleave(share, dim=1) for t in (key, value))
     return _causal(query, key, value, step, check).transpose(1, 2).reshape(len(q), -1)

@@ -15,7 +15,6 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from core.calibration.differentiable import BlockSteps, Named, activate, attend, name_of, rotate
 from core.checkpoint.base import Checkpoint
@@ -355,7 +354,7 @@ class BlockForward:
                 part[step.q], part[step.k], part[step.v], step, self.ids.shape[1], self._token.check
             )
         elif isinstance(step, ActMul):
-            part[step.out] = activate(step.kind, part[step.gate]) * part[step.up]
+            part[step.out] = activate(step.kind, part[step.gate]).mul_(part[step.up])
         elif isinstance(step, Add):
             part[step.out] += part[step.x]
         elif isinstance(step, Split):
@@ -593,4 +592,5 @@ def _touched(step: Step) -> tuple[int, ...]:
 
 def _norm(x: torch.Tensor, gain: np.ndarray, eps: float, heads: int) -> torch.Tensor:
     rows = x.view(len(x), heads, -1)
-    return functional.rms_norm(rows, (rows.shape[2],), torch.from_numpy(gain), eps).reshape(len(x), -1)
+    squares = torch.linalg.vector_norm(rows, dim=2, keepdim=True).square_()
+    return (rows * squares.div_(rows.shape[2]).add_(eps).rsqrt_()).mul_(torch.from_numpy(gain)).reshape(len(x), -1)
