@@ -65,10 +65,10 @@ run: $(VENV)/.installed
 	@sh packaging/run.sh $(VENV)/bin
 
 test: $(VENV)/.tested
-	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not slow" $(PYTEST_ARGS)
 
 test-slow: $(VENV)/.tested
-	@$(PY) -m pytest -n 2 --dist loadfile -m slow $(PYTEST_ARGS)
+	@$(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m slow $(PYTEST_ARGS)
 
 # Triton keeps what it has compiled there, by a hash of sources and settings.
 gpu-compile: export TRITON_CACHE_DIR = $(CURDIR)/build/gpu-compile

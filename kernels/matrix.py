@@ -209,7 +209,10 @@ def product(x: np.ndarray, matrix: Matrix, activations: Activations = Activation
 
 
 def add_gram(x: np.ndarray, total: np.ndarray, threads: int = 1) -> None:
-    """total float32 [K, K] += Σ x xᵀ over the rows of x float32 [R, K]; below the diagonal it is undefined then."""
+    """total float32 [K, K] += Σ x xᵀ over the rows of x float32 [R, K]; below the diagonal it is undefined then.
+
+    Sums are float32. Rows are rounded to bfloat16 where the processor multiplies pairs of that faster than float32.
+    """
     if isa := instruction_set():
         _engine.add_gram(isa, np.ascontiguousarray(x, np.float32), total, threads)
     else:

@@ -14,6 +14,7 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 
 BATCH = 512
+CACHE_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 8}  # of ggml.h
 clock = time.perf_counter  # what seconds are measured with
 
 
@@ -30,7 +31,7 @@ def system_info() -> str:
 class Peer:
     """One model in llama.cpp, with its own context."""
 
-    def __init__(self, path: Path, threads: int, capacity: int) -> None:
+    def __init__(self, path: Path, threads: int, capacity: int, cache: str = "F16") -> None:
         llama.llama_log_set(_quiet, None)
         llama.llama_backend_init()
         self._model = llama.llama_model_load_from_file(str(path).encode(), llama.llama_model_default_params())
@@ -38,12 +39,18 @@ class Peer:
             raise RuntimeError(f"llama.cpp can not load {path}")
         params = llama.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = capacity, BATCH, BATCH
+        params.type_k = params.type_v = CACHE_TYPES[cache]
+        params.flash_attn_type = 1  # faster behind a long prompt, and values in codes need it
         params.n_threads = params.n_threads_batch = threads
         self._context = llama.llama_init_from_model(self._model, params)
         self.vocab = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self._model))
 
     def reset(self) -> None:
         llama.llama_memory_clear(llama.llama_get_memory(self._context), True)
+
+    def forget(self, position: int) -> None:
+        """Tokens from a position on."""
+        llama.llama_memory_seq_rm(llama.llama_get_memory(self._context), 0, position, -1)
 
     def run(self, tokens: np.ndarray) -> np.ndarray:
         """Append tokens to the context; float32 [vocab], the logits after the last one."""

@@ -363,16 +363,17 @@ void add_gram(const std::string& isa, Array<const float, 2> x, Array<float, 2> t
     nb::gil_scoped_release released;
     for (int64_t first = 0; first < rows; first += kMost) {
         const int64_t count = std::min(kMost, rows - first);
+        const int64_t words = (count + kernels.gram.rows_a_word - 1) / kernels.gram.rows_a_word;
         parallel_for(panels, 1, threads, [&](int64_t begin, int64_t end) {
             for (int64_t p = begin; p < end; ++p)
-                kernels.gram.panel(data + first * columns, count, columns, p, floats.get() + p * count * kGramPanel);
+                kernels.gram.panel(data + first * columns, count, columns, p, floats.get() + p * words * kGramPanel);
         });
         const int64_t tiles = panels * (panels + 1) / 2;
         parallel_for(tiles, 1, threads, [&](int64_t begin, int64_t end) {
             int64_t row = 0, left = begin;
             while (left >= panels - row) left -= panels - row++;
             for (int64_t column = row + left, i = begin; i < end; ++i) {
-                kernels.gram.tile(floats.get(), count, columns, row, column, sums);
+                kernels.gram.tile(floats.get(), words, columns, row, column, sums);
                 if (++column == panels) column = ++row;
             }
         });

@@ -21,10 +21,11 @@ struct Output {
 // Σ x xᵀ (matmul/gram.h).
 constexpr int kGramPanel = 64;
 struct Gram {
-    // Rows of x float32 [rows][columns] into one panel, [rows][kGramPanel].
+    int rows_a_word;  // two: they are rounded to bfloat16
+    // Rows of x float32 [rows][columns] into one panel of words, [ceil(rows / rows_a_word)][kGramPanel].
     void (*panel)(const float* x, int64_t rows, int64_t columns, int64_t panel, float* to);
-    // total [columns][columns] += one tile of panels [panel][rows][kGramPanel].
-    void (*tile)(const float* panels, int64_t rows, int64_t columns, int64_t row_panel, int64_t column_panel,
+    // total [columns][columns] += one tile of panels [panel][words][kGramPanel].
+    void (*tile)(const float* panels, int64_t words, int64_t columns, int64_t row_panel, int64_t column_panel,
                  float* total);
 };
 

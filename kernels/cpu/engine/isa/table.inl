@@ -44,7 +44,7 @@ static void prepare(const Act& act, const float* x, int64_t x_stride, int64_t pa
 
 template <bool kPairs>
 static const Kernels kKernels = {
-    BITSMITH_STRING(BITSMITH_NS), prepare<kPairs>, linear<kPairs>, &kOps, kGram,
+    BITSMITH_STRING(BITSMITH_NS), prepare<kPairs>, linear<kPairs>, &kOps, kGram<kPairs>,
 };
 
 }  // namespace bitsmith::engine::BITSMITH_NS

@@ -1,9 +1,10 @@
-// Σ x xᵀ over rows x, float32, in tiles of 64 × 64 on and above the diagonal.
+// Σ x xᵀ over rows x in tiles of 64 × 64 on and above the diagonal: products of float32, or of pairs of bfloat16.
 //
 // Rows are stored in panels of 64 columns: [panel][row][64]. Both sides of a product are then read one after the other.
+// Of pairs, two rows are one row of words, the first in the lower half of each.
 #pragma once
-#include "../simd/simd.h"
 #include "../table.h"
+#include "prepare.h"
 
 namespace bitsmith::engine::BITSMITH_NS {
 
@@ -11,31 +12,42 @@ constexpr int64_t kGramBlock = 96;  // rows whose part of two panels stays in th
 // Of a tile, what is summed at once: these sums stay in registers.
 constexpr int kGramVectors = kSub >= kPanel ? kGramPanel / kTile : 1, kGramRows = kSub >= kPanel ? 6 : kSub;
 
+BITSMITH_INLINE Floats gram_columns(const float* from, int64_t left) {
+    return left >= kTile ? load(from) : left > 0 ? load_first(from, int(left)) : zero_floats();
+}
+template <bool kPairs>
 static void gram_panel(const float* x, int64_t rows, int64_t columns, int64_t panel, float* to) {
     const int64_t first = panel * kGramPanel, left = columns - first;
-    for (int64_t row = 0; row < rows; ++row, to += kGramPanel) {
+    for (int64_t row = 0; row < rows; row += kPairs ? 2 : 1, to += kGramPanel) {
         const float* from = x + row * columns + first;
         for (int v = 0; v < kGramPanel; v += kTile) {
-            const int64_t some = left - v;
-            store(to + v, some >= kTile ? load(from + v) : some > 0 ? load_first(from + v, int(some)) : zero_floats());
+            Floats words = gram_columns(from + v, left - v);
+            if constexpr (kPairs) {
+                const Ints upper = to_bf16(gram_columns(from + columns + v, row + 1 < rows ? left - v : 0));
+                words = as_floats(to_bf16(words) | shift<16>(upper));
+            }
+            store(to + v, words);
         }
     }
 }
 
+// sum += across · down[0]: a word of sixteen columns each, or of two rows of them.
+template <bool kPairs>
+BITSMITH_INLINE Floats gram_product(Floats sum, const float* across, const float* down) {
+    if constexpr (kPairs)
+        return dot_bf16(sum, reinterpret_cast<const uint16_t*>(across), reinterpret_cast<const uint16_t*>(down));
+    return fma(load(across), splat(*down), sum);
+}
 // total [kRows][stride] += Σ over rows of down · across, as far as there are `columns`.
-template <int kRows>
+template <bool kPairs, int kRows>
 BITSMITH_INLINE void gram_rows(const float* down, const float* across, int64_t rows, float* total, int64_t stride,
                                int64_t columns) {
     Floats sums[kRows][kGramVectors];
     BITSMITH_UNROLL for (int i = 0; i < kRows; ++i) BITSMITH_UNROLL for (int v = 0; v < kGramVectors; ++v) sums[i][v] =
         zero_floats();
     for (int64_t r = 0; r < rows; ++r, down += kGramPanel, across += kGramPanel) {
-        Floats b[kGramVectors];
-        BITSMITH_UNROLL for (int v = 0; v < kGramVectors; ++v) b[v] = load(across + v * kTile);
-        BITSMITH_UNROLL for (int i = 0; i < kRows; ++i) {
-            const Floats a = splat(down[i]);
-            BITSMITH_UNROLL for (int v = 0; v < kGramVectors; ++v) sums[i][v] = fma(a, b[v], sums[i][v]);
-        }
+        BITSMITH_UNROLL for (int i = 0; i < kRows; ++i) BITSMITH_UNROLL for (int v = 0; v < kGramVectors; ++v)
+            sums[i][v] = gram_product<kPairs>(sums[i][v], across + v * kTile, down + i);
     }
     BITSMITH_UNROLL for (int i = 0; i < kRows; ++i) BITSMITH_UNROLL for (int v = 0; v < kGramVectors; ++v) {
         float* at = total + i * stride + v * kTile;
@@ -48,6 +60,7 @@ BITSMITH_INLINE void gram_rows(const float* down, const float* across, int64_t r
     }
 }
 
+template <bool kPairs>
 static void gram_tile(const float* panels, int64_t rows, int64_t columns, int64_t row_panel, int64_t column_panel,
                       float* total) {
     const int64_t first = row_panel * kGramPanel, column = column_panel * kGramPanel, left = columns - column;
@@ -60,13 +73,14 @@ static void gram_tile(const float* panels, int64_t rows, int64_t columns, int64_
         for (int64_t v = 0; v < kGramPanel && v < left; v += kGramVectors * kTile) {
             int64_t i = 0;
             for (; i + kGramRows <= count; i += kGramRows)
-                gram_rows<kGramRows>(down + i, across + v, some, to + i * columns + v, columns, left - v);
+                gram_rows<kPairs, kGramRows>(down + i, across + v, some, to + i * columns + v, columns, left - v);
             for (; i < count; ++i)
-                gram_rows<1>(down + i, across + v, some, to + i * columns + v, columns, left - v);
+                gram_rows<kPairs, 1>(down + i, across + v, some, to + i * columns + v, columns, left - v);
         }
     }
 }
 
-constexpr Gram kGram = {gram_panel, gram_tile};
+template <bool kPairs>
+constexpr Gram kGram = {kPairs ? 2 : 1, gram_panel<kPairs>, gram_tile<kPairs>};
 
 }  // namespace bitsmith::engine::BITSMITH_NS
