@@ -23,6 +23,7 @@ VOCABULARY = 50
 EXACT = 3e-6  # float32 sums in another order
 # Queries in 16 bits move scores by 2⁻¹⁶ of their largest value times a key.
 ROUNDED = 1e-4
+LONG = 4e-6  # √4096 · 2⁻²⁴: what sums of that many float32 terms may be off
 NAMES = [name for name in CACHE_FORMATS if name not in ("F32", "F16", "BF16")]
 LAYOUTS = {
     "window": {"window": 40},
@@ -239,7 +240,7 @@ def test_long_context(isa: str, name: str, dim: int) -> None:
         engine = Engine(made, 2)
     places, last = np.arange(4096), np.array([4095])
     want = attended(dim, name, tokens)
-    assert difference(engine.run(tokens, 0 * places, places, last)[0], want) <= EXACT
+    assert difference(engine.run(tokens, 0 * places, places, last)[0], want) <= LONG
     for start in range(4064, 4096):
         got = run(engine, tokens[[start]], start)
-    assert difference(got[0], want) <= EXACT
+    assert difference(got[0], want) <= LONG

@@ -46,7 +46,7 @@ const Kernels* kernels_portable();
 const Kernels* kernels_avx2();
 const Kernels* kernels_avxvnni();
 const Kernels* kernels_avx512vnni();
-const Kernels* kernels_avx512bf16(bool pairs_pay);  // pairs of bfloat16 are multiplied faster than as many float32
+const Kernels* kernels_avx512bf16(bool pairs_pay);      // pairs of bfloat16 are multiplied faster than as many float32
 const Kernels* kernels_amx(bool bf16, bool pairs_pay);  // bf16: the CPU multiplies bfloat16 in tiles, too
 const Kernels* kernels_neon();
 const Kernels* kernels_i8mm();

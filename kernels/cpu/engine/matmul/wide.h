@@ -5,8 +5,8 @@
 
 namespace bitsmith::engine::BITSMITH_NS {
 
-// What is decoded at a time lies in the second cache: 384 KB of weights, and a panel's tokens. Those are as far apart as
-// lets all of them stay in the first cache.
+// What is decoded at a time lies in the second cache: 384 KB of weights, and a panel's tokens. Those are as far apart
+// as lets all of them stay in the first cache.
 constexpr int64_t kGroupTiles = 8, kPieceChunks = 3, kPieceColumns = kPieceChunks * kChunk, kApart = kPieceColumns + 16;
 static_assert((kGroupTiles * kTile * kPieceColumns + kPanel * kApart) * int64_t{sizeof(float)} <= kScratch);
 
