@@ -89,12 +89,12 @@ def vector_product(
 ):  # fmt: skip
     """x [BATCH, K], one to four tokens → out [SPLIT, BATCH, N], each program's share of the tiles.
 
-    UNROLLED: all slots of a tile at once; else those that share a scale, so that fewer x are in registers.
+    UNROLLED: all slots of a tile at once; else up to four that share a scale, so that fewer x are in registers.
     """
     SLOTS: tl.constexpr = 32 // BITS
     TILE: tl.constexpr = SLOTS * WORDS
-    SPANS: tl.constexpr = SLOTS * WORDS // SPAN
-    CODES: tl.constexpr = SPAN // WORDS
+    CODES: tl.constexpr = SPAN // WORDS if SPAN < 4 * WORDS else 4
+    STEPS: tl.constexpr = SLOTS // CODES
     n, inside, place = _own_rows(N, WORDS, ROWS)
     word = tl.arange(0, WORDS)
     first, last = share_of(TILES, SPLIT)
@@ -129,13 +129,13 @@ def vector_product(
                     *(sum0, sum1, sum2, sum3, SLOT, LEVELS, BITS, HIGH, MIDDLE, OFFSET, ORDERED, EVEN, BATCH),
                 )
         else:
-            for span in tl.range(0, SPANS, num_stages=1):
-                g = _group_of(tile, span * CODES, TILE, WORDS, GROUP)
+            for step in tl.range(0, STEPS, num_stages=1):
+                g = _group_of(tile, step * CODES, TILE, WORDS, GROUP)
                 scale, offset = SCALES(scales, third, g, scale_n, inside, STRIDE, TENSOR, MIDDLE, GROUP)
-                moved, more = words >> (span * CODES * BITS), further >> (span * CODES * HIGH)
+                moved, more = words >> (step * CODES * BITS), further >> (step * CODES * HIGH)
                 for SLOT in tl.static_range(CODES):
                     sum0, sum1, sum2, sum3 = _slot_product(
-                        *(x, moved, more, table, order, tile * TILE + (span * CODES + SLOT) * WORDS + word),
+                        *(x, moved, more, table, order, tile * TILE + (step * CODES + SLOT) * WORDS + word),
                         *(scale, offset, K, sum0, sum1, sum2, sum3, SLOT, LEVELS, BITS, HIGH, MIDDLE, OFFSET),
                         *(ORDERED, EVEN, BATCH),
                     )

@@ -103,7 +103,7 @@ def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None)
     grid = (-(-weights.rows // how.rows), how.split, 1 if how.regime == VECTOR else -(-len(x) // how.batch))
     kernel: Any = matmul.vector_product
     sizes: tuple[int, ...] = (weights.rows, weights.columns)
-    stages: dict[str, int] = {}
+    stages: dict[str, Any] = {}
     if how.regime != VECTOR:
         kernel, sizes = matmul.tile_product, (len(x), *sizes)
         stages = {"STAGES": how.stages}
