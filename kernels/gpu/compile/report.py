@@ -41,7 +41,7 @@ class KnownSpill:
 
 # What stays; docs/gpu.md says it, too. gfx1100's matrix instruction has its operands twice, in both halves of a wave: a
 # query and a key of 256 values take 256 registers, which is all there are, and codes are decoded beside them. Why 128
-# values spill where a table or the scales of channels are read, TQ2_0 with four tokens, and gfx1201 a few, was not found.
+# values spill where a table or the scales of channels are read, TQ2_0 with four tokens, and gfx1201, was not found.
 KNOWN_SPILLS = (
     KnownSpill(("gfx1100", "gfx1201"), "TQ2_0, 4", 448),
     KnownSpill(("gfx1100",), "heads of 256", 856),
