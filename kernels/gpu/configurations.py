@@ -24,7 +24,7 @@ _WIDE_HEAD = 256  # bytes
 # How the names of cards begin that are not in the table → one there of the same family, with no more shared memory.
 _LIKE = (
     *(("gfx9", "gfx942"), ("gfx10", "gfx1100"), ("gfx11", "gfx1100"), ("gfx12", "gfx1201")),
-    *(("sm_10", "sm_100"), ("sm_110", "sm_100")),
+    *(("sm_87", "sm_86"), ("sm_10", "sm_100"), ("sm_110", "sm_100"), ("sm_12", "sm_120")),
 )
 _WIDEST_GROUP = 128  # columns; a step of a product has whole groups
 
@@ -68,7 +68,7 @@ class ScaledConfiguration:
 class AttentionConfiguration:
     """rows: queries of a program; positions: of the cache in one step. programs: that all parts together should be.
 
-    vector: without matrix instructions.
+    vector: without matrix instructions. registers: that a thread may have, of NVIDIA's cards only; 0: not said.
     """
 
     rows: int
@@ -77,6 +77,7 @@ class AttentionConfiguration:
     stages: int
     programs: int
     vector: bool = False
+    registers: int = 0
 
     def split(self, groups: int, longest: int, share: int) -> int:
         """Parts of a token's past, for so many tokens · key heads. share: query heads of a key head.
@@ -166,6 +167,15 @@ def regime(tokens: int) -> str:
     return TILE if tokens < library_from() else LIBRARY
 
 
+def _lines(card: str, kind: str, codes: tuple[str, ...]) -> dict[str, Any]:
+    """What the table has for a kind of product, and for what is particular of a format's codes; the card's own last."""
+    line: dict[str, Any] = {}
+    for table in (_table()["default"], _own(card)):
+        for key in (kind, *(f"{kind}, {name}" for name in codes)):
+            line |= table.get(key, {})
+    return line
+
+
 def configuration(
     card: str, tokens: int, rows: int, words: int, tiles: int, nbytes: int, codes: tuple[str, ...] = ()
 ) -> Configuration:
@@ -174,16 +184,14 @@ def configuration(
     card: 'sm_90', 'gfx942' … codes: what the table may have lines of its own for (`weights.forms.Form.codes`).
     """
     kind = regime(tokens)
-    line: dict[str, Any] = {}
-    for table in (_table()["default"], _own(card)):
-        for key in (kind, *(f"{kind}, {name}" for name in codes)):
-            line |= table.get(key, {})
+    line = _lines(card, kind, codes)
     if kind == LIBRARY:
         return Configuration(kind, line["rows"], line["warps"])
     tuned = _tuned(card).get(tuned_key(tokens, rows, words, tiles, nbytes))
     if tuned is not None and tuned.regime == kind and (kind == TILE or tuned.batch == tokens):
         return tuned
     batch = tokens if kind == VECTOR else _batch(tokens, line["batch"])
+    line |= _lines(card, f"{kind} of {batch}", codes)  # what so many tokens of one program need otherwise
     height = line["rows"] * 32 // words if kind == VECTOR else line["rows"]
     programs = -(-rows // height)
     split = max(min(line["programs"] // programs, tiles // 2, int(_PARTS_SHARE * nbytes) // (8 * tokens * rows)), 1)
@@ -217,10 +225,10 @@ def scaled_configuration(
 
 
 def attention_configuration(
-    card: str, kind: str, width: int, value_bytes: int, codes: bool = False
+    card: str, kind: str, width: int, value_bytes: int, codes: tuple[str, ...] = ()
 ) -> AttentionConfiguration:
-    """kind: 'prompt' or 'token'. width: of a head, a power of two. value_bytes: of a query's values. codes: whether the
-    cache has some, which take registers on their way to a product.
+    """kind: 'prompt' or 'token'. width: of a head, a power of two. value_bytes: of a query's values. codes: names of
+    what the cache has of them (`attend.codes_of`), which take registers on their way to a product.
     """
     own = _own(card).get("attention", {})
     size = (
@@ -229,9 +237,10 @@ def attention_configuration(
     line: dict[str, Any] = {}
     for table in (_table()["attention"], own):
         line |= table.get(kind, {}) | table.get(f"{size} {kind}", {})
-        if codes:
-            line |= table.get(f"{kind} of codes", {}) | table.get(f"{size} {kind} of codes", {})
+        for name in codes:
+            line |= table.get(f"{kind} of {name}", {}) | table.get(f"{size} {kind} of {name}", {})
     return AttentionConfiguration(
         *(line.get("rows", 0), line["positions"], line["warps"], line["stages"], line.get("programs", 0)),
         vector=own.get("vector only", False),
+        registers=line.get("registers", 0),
     )

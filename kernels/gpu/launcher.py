@@ -19,7 +19,8 @@ import torch
 class Launch:
     """arguments: in order; constants: by name. stages: of software pipelining; fusion: a · b + c rounded once.
 
-    stages None: as many as the compiler takes for the card by itself, for loops that do not say it.
+    stages None: as many as the compiler takes for the card by itself, for loops that do not say it. registers: that a
+    thread may have; 0: as many as the assembler takes, of NVIDIA's one that rather spills a few than run fewer at once.
     """
 
     kernel: Any
@@ -29,6 +30,7 @@ class Launch:
     warps: int
     stages: int | None
     fusion: bool
+    registers: int = 0
 
 
 _recording: list[tuple[str, list[Launch]]] = []
@@ -52,15 +54,18 @@ def launch(
     warps: int = 4,
     stages: int | None = 3,
     fusion: bool = True,
+    registers: int = 0,
     **constants: Any,
 ) -> None:
     """fusion False: each product and sum is rounded by itself, as the reference rounds it."""
     if _recording:
-        _recording[-1][1].append(Launch(kernel, grid, arguments, constants, warps, stages, fusion))
+        _recording[-1][1].append(Launch(kernel, grid, arguments, constants, warps, stages, fusion, registers))
         return
     settings = {"num_warps": warps, "enable_fp_fusion": fusion}
     if stages is not None:
         settings["num_stages"] = stages
+    if registers:
+        settings["maxnreg"] = registers
     kernel[grid](*arguments, **constants, **settings)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from kernels.gpu.attention import softmax
+from kernels.gpu.attention import caches, softmax
 from kernels.gpu.attention.grow import Waiting, check_numbers
 from kernels.gpu.attention.sides import FLOATS, Cache
 from kernels.gpu.configurations import attention_configuration
@@ -73,6 +73,7 @@ def attend_prompt(
         VECTOR=how.vector,
         warps=how.warps,
         stages=how.stages,
+        registers=how.registers,
     )
     return out
 
@@ -128,6 +129,7 @@ def attend_tokens(
         VECTOR=how.vector,
         warps=how.warps,
         stages=how.stages,
+        registers=how.registers,
     )
     if split > 1:
         launch(
@@ -187,6 +189,15 @@ def block_of(cache: Cache) -> int:
     return power_above(max(cache.keys.padded, cache.values.padded))
 
 
+def codes_of(cache: Cache) -> tuple[str, ...]:
+    """Names of what makes some caches dearer to read than others; `configurations.json` has lines of them."""
+    sides = (cache.keys, cache.values)
+    if all(side.form.is_float for side in sides):
+        return ()
+    table = ("codes of a table",) if any(side.reader is caches.read_levels for side in sides) else ()
+    return "codes", *table, *(("codes that wait",) if cache.waits else ())
+
+
 def _prepare(q: torch.Tensor, cache: Cache, out: torch.Tensor | None, kind: str) -> tuple[Any, int, torch.Tensor]:
     check_cache(cache)
     key_heads, width = cache.heads, cache.width
@@ -201,8 +212,7 @@ def _prepare(q: torch.Tensor, cache: Cache, out: torch.Tensor | None, kind: str)
         raise ValueError(f"the result has the shape of the queries, {list(q.shape)}, not {list(out.shape)}")
     if kind == "prompt" and max(q.stride(1), out.stride(1)) * q.shape[1] >= 1 << 31:
         raise ValueError("heads of a token lie further apart than 32 bits reach")
-    codes = not (cache.keys.form.is_float and cache.values.form.is_float)
-    how = attention_configuration(card_of(q), kind, block_of(cache), q.element_size(), codes)
+    how = attention_configuration(card_of(q), kind, block_of(cache), q.element_size(), codes_of(cache))
     return how, q.shape[1] // key_heads, out
 
 

@@ -37,6 +37,9 @@ SHARED_MEMORY = {
     "gfx1201": 65536,
 }
 CARDS = tuple(card for card in SHARED_MEMORY if card != "gfx950")  # it differs from gfx942 in scaled products only
+# What is one program for both of these has the same machine code: it was compiled for both, and 261 of 265 kernels were
+# alike in all that is read of them; the others multiply 8-bit floats, which are other programs on sm_89.
+_SAME_CODE = {"sm_89": "sm_86"}
 _WAVE64 = ("gfx9",)
 _TYPES = {
     torch.float16: "fp16",
@@ -54,7 +57,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Compiled:
-    """registers, spilled, matrix, multiplies and wide: as of `machine.Machine`. shared: bytes a program.
+    """registers, spilled, matrix, multiplies, wide and lanes: as of `machine.Machine`. shared: bytes a program.
 
     needed: 16-byte loads that a thread needs; wanted: what its matrix instruction has to multiply, '' for none.
     """
@@ -69,6 +72,7 @@ class Compiled:
     wide: int
     needed: int
     wanted: str
+    lanes: int = 0
 
     def problems(self) -> list[str]:
         """What a tuned configuration must not have, in words."""
@@ -114,9 +118,9 @@ def compile_launch(card: str, launch: Launch) -> Compiled:
 
 
 def program_key(card: str, launch: Launch) -> str:
-    """The same for launches that are one program on this card."""
+    """The same for launches that are one program on this card, or have the same machine code as on another one."""
     source, options = _source(launch)
-    return f"{card} {source.hash()} {sorted(options.items())}"
+    return f"{_SAME_CODE.get(card, card)} {source.hash()} {sorted(options.items())}"
 
 
 @cache
@@ -156,6 +160,8 @@ def _source(launch: Launch) -> tuple[ASTSource, dict[str, Any]]:
     options: dict[str, Any] = {"num_warps": launch.warps, "enable_fp_fusion": launch.fusion}
     if launch.stages is not None:
         options["num_stages"] = launch.stages
+    if launch.registers:
+        options["maxnreg"] = launch.registers
     return ASTSource(launch.kernel, signature, fixed, attributes), options
 
 

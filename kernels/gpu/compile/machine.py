@@ -35,12 +35,14 @@ _AMD_MATRIX = re.compile(r"\bv_(mfma|wmma|swmmac)_\w+?_\d+x\d+x\d+_?(\w+)")
 # .128: 16 bytes; .ENL2.256: two registers of 16 each, sm_100 on.
 _WIDE = re.compile(r"\bLDG(?:STS)?\.[.\w]*\b(?:128|256)\b")
 _AMD_WIDE = re.compile(r"\b(?:global|buffer|flat)_load_(?:dwordx4|b128)")
+_LOCAL = re.compile(r"\b(?:STL|LDL)\b")
 _USAGE = re.compile(r"REG:(\d+) STACK:(\d+) .*?LOCAL:(\d+)")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """registers: of a thread; spilled: bytes of memory that it has for what does not fit into them.
+    """registers: of a thread; spilled: bytes of memory that it has for what does not fit into them. lanes: scalar
+    registers of AMD's that lie in lanes of a vector register, which no memory has a part in.
 
     matrix: the name of its matrix instruction, or ''; multiplies: 'half', 'int8', 'float8', 'float4', or ''. wide:
     loads of 16 bytes from memory.
@@ -51,6 +53,7 @@ class Machine:
     matrix: str
     multiplies: str
     wide: int
+    lanes: int = 0
 
 
 def of_nvidia(binary: bytes) -> Machine:
@@ -63,13 +66,14 @@ def of_nvidia(binary: bytes) -> Machine:
     if found is None:
         raise RuntimeError(f"cuobjdump says nothing of registers: {usage[:200]}")
     registers, stack, local = map(int, found.groups())
+    spilled = stack + local if _LOCAL.search(code) else 0  # else what a call's frame has, which nothing is put into
     matrix = {name.group(1) for name in _MATRIX.finditer(code)}
     name = min(matrix, key=lambda name: _NVIDIA[name] == "half", default="")  # the one of fewer bits
-    return Machine(registers, stack + local, name, _NVIDIA.get(name, ""), len(_WIDE.findall(code)))
+    return Machine(registers, spilled, name, _NVIDIA.get(name, ""), len(_WIDE.findall(code)))
 
 
 def of_amd(text: str) -> Machine:
-    """Of assembly. spilled: what is not in registers of vectors, at least one byte where a register was spilled."""
+    """Of assembly."""
 
     def number(name: str) -> int:
         found = re.search(rf"\.{name}:\s*(\d+)", text)
@@ -77,13 +81,14 @@ def of_amd(text: str) -> Machine:
             raise RuntimeError(f"the assembly says nothing of {name}")
         return int(found.group(1))
 
-    spilled = number("private_segment_fixed_size") or number("vgpr_spill_count") + number("sgpr_spill_count")
+    spilled = number("private_segment_fixed_size") or number("vgpr_spill_count")
+    lanes = 0 if spilled else number("sgpr_spill_count")
     found = {
         (f"{one.group(1)} {one.group(2).split('_')[0]}", next(kind for part, kind in _AMD if part in one.group(2)))
         for one in _AMD_MATRIX.finditer(text)
     }
     name, multiplies = min(found, key=lambda one: one[1] == "half", default=("", ""))
-    return Machine(number("vgpr_count"), spilled, name, multiplies, len(_AMD_WIDE.findall(text)))
+    return Machine(number("vgpr_count"), spilled, name, multiplies, len(_AMD_WIDE.findall(text)), lanes)
 
 
 def assembler() -> str:

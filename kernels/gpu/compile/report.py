@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,31 @@ from kernels.gpu.compile.machine import assembler
 from kernels.gpu.compile.weights import TOKENS, ProductCase, expert_cases, product_cases
 
 _PRODUCTS, _OTHERS = "compiled", "others"  # names of the tables in the document
+
+
+@dataclass(frozen=True)
+class KnownSpill:
+    """kernels: what is in their names; most: bytes of a thread."""
+
+    cards: tuple[str, ...]
+    kernels: str
+    most: int
+
+
+# What stays; docs/gpu.md says it, too. gfx1100's matrix instruction has its operands twice, in both halves of a wave: a
+# query and a key of 256 values take 256 registers, which is all there are, and codes are decoded beside them. Why 128
+# values spill where a table or the scales of channels are read, TQ2_0 with four tokens, and gfx1201, was not found.
+KNOWN_SPILLS = (
+    KnownSpill(("gfx1100", "gfx1201"), "TQ2_0, 4", 448),
+    KnownSpill(("gfx1100",), "heads of 256", 856),
+    KnownSpill(("gfx1100",), "attention over LM3, prompt", 188),
+    KnownSpill(("gfx1100",), "attention over U2-t32/U2-g32", 68),
+    KnownSpill(("gfx1100",), "attention over Q4_0, window 128, sinks 4, prompt", 48),
+    KnownSpill(("gfx1201",), "attention over U2-t32/U2-g32, window 128, sinks 4, token", 32),
+    KnownSpill(("gfx1201",), "attention over Q8_0, token, heads of 256", 16),
+    KnownSpill(("gfx1201",), "attention over Q8_0, prompt, heads of 256", 32),
+)
+
 Results = dict[tuple[str, str], Compiled | str]  # by case and card; the error of what does not compile
 
 
@@ -53,13 +79,16 @@ def compile_all(names: list[str], cards: list[str], processes: int) -> Iterator[
     jobs = list(same.values())
     if processes == 1:
         for job in jobs:
-            found = _compiled(*job[0])
-            yield [(*one, found) for one in job]
+            yield _of_all(job, _compiled(*job[0]))
         return
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         running = {pool.submit(_compiled, *job[0]): job for job in jobs}
         for done in as_completed(running):
-            yield [(*one, done.result()) for one in running[done]]
+            yield _of_all(running[done], done.result())
+
+
+def _of_all(job: list[tuple[str, str]], found: Compiled | str) -> list[tuple[str, str, Compiled | str]]:
+    return [(name, card, found if isinstance(found, str) else replace(found, card=card)) for name, card in job]
 
 
 def _compiled(name: str, card: str) -> Compiled | str:
@@ -72,6 +101,14 @@ def _compiled(name: str, card: str) -> Compiled | str:
 
 def problems(result: Compiled | str) -> list[str]:
     return [result] if isinstance(result, str) else result.problems()
+
+
+def unexplained(name: str, card: str, result: Compiled | str) -> list[str]:
+    """Problems but for spills that `KNOWN_SPILLS` has, up to its bytes."""
+    if isinstance(result, Compiled):
+        most = max((one.most for one in KNOWN_SPILLS if card in one.cards and one.kernels in name), default=0)
+        result = replace(result, spilled=0) if result.spilled <= most else result
+    return problems(result)
 
 
 def product_table(results: Results, wanted: list[ProductCase], cards: list[str]) -> str:
@@ -93,7 +130,8 @@ def other_table(results: Results, names: list[str], cards: list[str]) -> str:
 def _cell(result: Compiled | str) -> str:
     parts = []
     if isinstance(result, Compiled):
-        parts = [f"{result.registers} r", f"{result.shared / 1024:.3g} K", result.matrix]
+        lanes = f"{result.lanes} s in lanes" if result.lanes else ""
+        parts = [f"{result.registers} r", f"{result.shared / 1024:.3g} K", result.matrix, lanes]
     return ", ".join(filter(None, [*parts, *(f"**{problem}**" for problem in problems(result))]))
 
 
@@ -134,9 +172,9 @@ def main(arguments: list[str] | None = None) -> int:
             results[name, card] = result
             sys.stdout.write(f"{name} / {card}: {_cell(result)}\n")
         sys.stdout.flush()
-    failed = [(*key, result) for key, result in results.items() if problems(result)]
-    for name, card, result in failed:
-        sys.stderr.write(f"{name} on {card}: {'; '.join(problems(result))}\n")
+    failed = {key: wrong for key, result in results.items() if (wrong := unexplained(*key, result))}
+    for (name, card), wrong in failed.items():
+        sys.stderr.write(f"{name} on {card}: {'; '.join(wrong)}\n")
     if asked.docs:
         text = asked.docs.read_text(encoding="utf-8")
         text = written(text, "assembler", f"{assembler()}: {programs} programs in {len(results)} cells.")

@@ -12,7 +12,7 @@ def expert_product(
     N, K, TILES, STRIDE, SHARE,
     LEVELS: tl.constexpr, SCALES: tl.constexpr, BITS: tl.constexpr, HIGH: tl.constexpr, MIDDLE: tl.constexpr,
     GROUP: tl.constexpr, SPAN: tl.constexpr, WORDS: tl.constexpr, SCALE_ROWS: tl.constexpr, OFFSET: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+    EVEN: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, UNROLLED: tl.constexpr,
 ):  # fmt: skip
     """x [pairs / SHARE, K] · weights of expert chosen[pair] → out [pairs, SPLIT, N]; a pair is a token and an expert.
 
@@ -30,5 +30,5 @@ def expert_product(
         x + pair // SHARE * K, low, high, scales, third, table, low, out + pair.to(tl.int64) * SPLIT * N,
         N, K, TILES, STRIDE, tl.load(tensor_scales + expert),
         LEVELS, SCALES, BITS, HIGH, MIDDLE, GROUP, SPAN, WORDS, SCALE_ROWS, OFFSET,
-        False, EVEN, 1, ROWS, SPLIT,
+        False, EVEN, 1, ROWS, SPLIT, UNROLLED,
     )  # fmt: skip

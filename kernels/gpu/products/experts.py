@@ -84,6 +84,7 @@ def expert_product(
         EVEN=first.columns % first.form.tile == 0,
         ROWS=how.rows,
         SPLIT=how.split,
+        UNROLLED=how.unrolled,
         warps=how.warps,
         stages=None,
     )

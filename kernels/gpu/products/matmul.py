@@ -49,16 +49,52 @@ def _scale_rows(n, SCALE_ROWS: tl.constexpr):
 
 
 @triton.jit
+def _slot_product(
+    x, words, further, table, order, k, scale, offset, K, sum0, sum1, sum2, sum3,
+    SLOT: tl.constexpr, LEVELS: tl.constexpr, BITS: tl.constexpr, HIGH: tl.constexpr, MIDDLE: tl.constexpr,
+    OFFSET: tl.constexpr, ORDERED: tl.constexpr, EVEN: tl.constexpr, BATCH: tl.constexpr,
+):  # fmt: skip
+    """Sums [rows, words] of one to four tokens, with those of columns k [words] added, whose codes are in slot SLOT."""
+    w = LEVELS(words, further, table, SLOT, BITS, HIGH, MIDDLE) * scale[:, None]
+    if OFFSET:
+        w += offset[:, None]
+    here = k < K
+    if ORDERED:
+        k = tl.load(order + k, mask=here, other=0)
+    if EVEN:
+        x0 = tl.load(x + k).to(tl.float32)
+    else:
+        x0 = tl.load(x + k, mask=here, other=0).to(tl.float32)
+    sum0 += w * x0[None, :]
+    if BATCH > 1:
+        x1 = tl.load(x + K + k, mask=here, other=0).to(tl.float32)
+        sum1 += w * x1[None, :]
+    if BATCH > 2:
+        x2 = tl.load(x + 2 * K + k, mask=here, other=0).to(tl.float32)
+        sum2 += w * x2[None, :]
+    if BATCH > 3:
+        x3 = tl.load(x + 3 * K + k, mask=here, other=0).to(tl.float32)
+        sum3 += w * x3[None, :]
+    return sum0, sum1, sum2, sum3
+
+
+@triton.jit
 def vector_product(
     x, low, high, scales, third, table, order, out,
     N, K, TILES, STRIDE, TENSOR,
     LEVELS: tl.constexpr, SCALES: tl.constexpr, BITS: tl.constexpr, HIGH: tl.constexpr, MIDDLE: tl.constexpr,
     GROUP: tl.constexpr, SPAN: tl.constexpr, WORDS: tl.constexpr, SCALE_ROWS: tl.constexpr, OFFSET: tl.constexpr,
     ORDERED: tl.constexpr, EVEN: tl.constexpr, BATCH: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr,
+    UNROLLED: tl.constexpr,
 ):  # fmt: skip
-    """x [BATCH, K], one to four tokens → out [SPLIT, BATCH, N], each program's share of the tiles."""
+    """x [BATCH, K], one to four tokens → out [SPLIT, BATCH, N], each program's share of the tiles.
+
+    UNROLLED: all slots of a tile at once; else up to four that share a scale, so that fewer x are in registers.
+    """
     SLOTS: tl.constexpr = 32 // BITS
     TILE: tl.constexpr = SLOTS * WORDS
+    CODES: tl.constexpr = SPAN // WORDS if SPAN < 4 * WORDS else 4
+    STEPS: tl.constexpr = SLOTS // CODES
     n, inside, place = _own_rows(N, WORDS, ROWS)
     word = tl.arange(0, WORDS)
     first, last = share_of(TILES, SPLIT)
@@ -83,31 +119,26 @@ def vector_product(
         after = tl.load(low + place, mask=there, other=0)  # arrives while this tile is computed
         if HIGH > 0:
             further_after = tl.load(high + place, mask=there, other=0)
-        for SLOT in tl.static_range(SLOTS):
-            if SLOT * WORDS % SPAN == 0:
-                g = _group_of(tile, SLOT, TILE, WORDS, GROUP)
+        if UNROLLED:
+            for SLOT in tl.static_range(SLOTS):
+                if SLOT * WORDS % SPAN == 0:
+                    g = _group_of(tile, SLOT, TILE, WORDS, GROUP)
+                    scale, offset = SCALES(scales, third, g, scale_n, inside, STRIDE, TENSOR, MIDDLE, GROUP)
+                sum0, sum1, sum2, sum3 = _slot_product(
+                    *(x, words, further, table, order, tile * TILE + SLOT * WORDS + word, scale, offset, K),
+                    *(sum0, sum1, sum2, sum3, SLOT, LEVELS, BITS, HIGH, MIDDLE, OFFSET, ORDERED, EVEN, BATCH),
+                )
+        else:
+            for step in tl.range(0, STEPS, num_stages=1):
+                g = _group_of(tile, step * CODES, TILE, WORDS, GROUP)
                 scale, offset = SCALES(scales, third, g, scale_n, inside, STRIDE, TENSOR, MIDDLE, GROUP)
-            w = LEVELS(words, further, table, SLOT, BITS, HIGH, MIDDLE) * scale[:, None]
-            if OFFSET:
-                w += offset[:, None]
-            k = tile * TILE + SLOT * WORDS + word
-            here = k < K
-            if ORDERED:
-                k = tl.load(order + k, mask=here, other=0)
-            if EVEN:
-                x0 = tl.load(x + k).to(tl.float32)
-            else:
-                x0 = tl.load(x + k, mask=here, other=0).to(tl.float32)
-            sum0 += w * x0[None, :]
-            if BATCH > 1:
-                x1 = tl.load(x + K + k, mask=here, other=0).to(tl.float32)
-                sum1 += w * x1[None, :]
-            if BATCH > 2:
-                x2 = tl.load(x + 2 * K + k, mask=here, other=0).to(tl.float32)
-                sum2 += w * x2[None, :]
-            if BATCH > 3:
-                x3 = tl.load(x + 3 * K + k, mask=here, other=0).to(tl.float32)
-                sum3 += w * x3[None, :]
+                moved, more = words >> (step * CODES * BITS), further >> (step * CODES * HIGH)
+                for SLOT in tl.static_range(CODES):
+                    sum0, sum1, sum2, sum3 = _slot_product(
+                        *(x, moved, more, table, order, tile * TILE + (step * CODES + SLOT) * WORDS + word),
+                        *(scale, offset, K, sum0, sum1, sum2, sum3, SLOT, LEVELS, BITS, HIGH, MIDDLE, OFFSET),
+                        *(ORDERED, EVEN, BATCH),
+                    )
     out += tl.program_id(1) * BATCH * N + n
     tl.store(out, tl.sum(sum0, 1), mask=inside)
     if BATCH > 1:

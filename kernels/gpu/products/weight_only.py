@@ -103,10 +103,10 @@ def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None)
     grid = (-(-weights.rows // how.rows), how.split, 1 if how.regime == VECTOR else -(-len(x) // how.batch))
     kernel: Any = matmul.vector_product
     sizes: tuple[int, ...] = (weights.rows, weights.columns)
-    tuned: dict[str, Any] = {}
+    stages: dict[str, Any] = {}
     if how.regime != VECTOR:
         kernel, sizes = matmul.tile_product, (len(x), *sizes)
-        tuned = {"STAGES": how.stages, "UNROLLED": how.unrolled}
+        stages = {"STAGES": how.stages}
     launch(
         kernel,
         grid,
@@ -124,7 +124,8 @@ def product(x: torch.Tensor, weights: Weights, how: Configuration | None = None)
         BATCH=how.batch,
         ROWS=how.rows,
         SPLIT=how.split,
-        **tuned,
+        UNROLLED=how.unrolled,
+        **stages,
         warps=how.warps,
         stages=None,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 GGML_FORMS: dict[str, Form]
+_SHORT_GROUP = 64  # columns: a tile has four scales or more, all of which are in registers at once
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ class Form:
     def codes(self) -> tuple[str, ...]:
         """Names of what makes some formats dearer to compile than others; `configurations.json` has lines of them."""
         table = ("table",) if self.levels == "codebook" else ()
-        return f"{self.slots} slots", f"{self.bits + self.high} bits", *table
+        short = ("short groups",) if self.span <= _SHORT_GROUP else ()
+        offsets = ("short groups, offsets",) if short and self.offset else ()
+        return f"{self.slots} slots", f"{self.bits + self.high} bits", *table, *short, *offsets
 
     @property
     def slots(self) -> int:

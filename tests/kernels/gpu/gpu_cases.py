@@ -194,7 +194,7 @@ def main() -> None:
                 how = configuration("sm_80", tokens, *shape, form.codes)
                 dtype = torch.bfloat16 if (number + tokens) % 4 == 0 else torch.float16
                 print(json.dumps(run(case, tokens, dtype, how, traffic)), flush=True)
-                if tokens == 16:  # as other cards are set, with their slots in a loop or not
+                if tokens in (3, 16):  # as other cards are set, with their slots in a loop or not
                     looped = replace(how, unrolled=not how.unrolled)
                     print(json.dumps(run(case, tokens, torch.float16, looped, traffic)), flush=True)
             print(json.dumps(decoded(case)), flush=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,7 +32,9 @@ def _report(folder: Path, *arguments: str, fails: bool = False) -> str:
 
 
 def _asked(code: str) -> object:
-    run = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True, cwd=ROOT
+    )
     return json.loads(run.stdout)
 
 
@@ -72,6 +75,35 @@ def test_one_program_is_compiled_once_and_kept(tmp_path) -> None:
     kept = {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
     assert "2 kernels, 1 programs compiled" in _report(tmp_path, *asked)
     assert kept == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
+
+
+def test_what_is_alike_on_two_cards_is_compiled_for_one(tmp_path) -> None:
+    """sm_86 and sm_89, where neither the program nor its machine code differs."""
+    asked = ("--kernels", "int4 g128", "--tokens", "16", "--cards")
+    both = _report(tmp_path, *asked, "sm_86,sm_89")
+    assert "2 kernels, 1 programs compiled" in both
+    alone = _report(tmp_path, *asked, "sm_89")
+    assert "1 kernels, 1 programs compiled" in alone
+    assert alone.splitlines()[0] in both.splitlines()
+
+
+def test_the_document_has_a_cell_for_each_kernel_and_card() -> None:
+    """All of one run: rows and cards are those that are compiled, in their order, and no cell is empty."""
+    found = _asked(
+        "import json\nfrom pathlib import Path\nfrom kernels.gpu.compile.report import other_cases, rows_in\n"
+        "from kernels.gpu.compile.assembled import CARDS\nfrom kernels.gpu.compile.weights import product_cases\n"
+        "text = Path('docs/gpu.md').read_text(encoding='utf-8')\n"
+        "print(json.dumps([rows_in(text, 'compiled'), rows_in(text, 'others'), list(CARDS), list(other_cases()),"
+        " [[one.format, one.kernel] for one in product_cases()], text]))"
+    )
+    (cards, products), (other_cards, others), every, names, expected, text = found  # type: ignore[misc]
+    assert cards == other_cards == every
+    assert [row[:2] for row in products] == expected
+    assert [row[0] for row in others] == names
+    cells = [row[2:] for row in products] + [row[1:] for row in others]
+    assert {len(row) for row in cells} == {len(every)}
+    assert not [cell for row in cells for cell in row if not re.match(r"\d+ r, [\d.]+ K", cell)]
+    assert f"in {len(cells) * len(every)} cells." in text
 
 
 def test_what_is_wrong_is_said() -> None:

@@ -60,12 +60,13 @@ def test_what_does_not_lie_in_one_piece_is_taken_or_refused(told) -> None:
     ("card", "like"),
     [
         ("gfx90a", "gfx942"), ("gfx950", "gfx942"), ("gfx1030", "gfx1100"), ("gfx1151", "gfx1100"),
-        ("gfx1200", "gfx1201"), ("sm_101", "sm_100"), ("sm_103", "sm_100"), ("sm_110", "sm_100"), ("sm_121", "sm_120"),
+        ("gfx1200", "gfx1201"), ("sm_101", "sm_100"), ("sm_103", "sm_100"), ("sm_110", "sm_100"),
+        ("sm_121", "sm_120"), ("sm_87", "sm_86"),
     ],
 )  # fmt: skip
 def test_a_card_that_is_not_in_the_table_is_treated_as_its_family(card, like) -> None:
     """Its shared memory is no less, so that what fits there fits here."""
-    for tokens in (1, 16, 512):
+    for tokens in (1, 4, 16, 64, 512):
         assert configuration(card, tokens, 4096, 32, 16, 8 << 20) == configuration(like, tokens, 4096, 32, 16, 8 << 20)
         work = ("upcast", tokens, 4096, 4096)
         assert scaled_configuration(card, *work) == scaled_configuration(like, *work)
