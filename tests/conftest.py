@@ -31,7 +31,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests are left out, not skipped, where what they need is not there; the counts stay honest."""
+    """Tests are left out, not skipped, where what they need is not there; the counts stay honest.
+
+    Long programs come first.
+    """
     missing = set()
     if not gpu.state().ready:
         missing.add("gpu")

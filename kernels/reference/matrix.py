@@ -198,6 +198,8 @@ def product(
 
 
 def add_gram(x: np.ndarray, total: np.ndarray) -> None:
-    """total float32 [K, K] += Σ x xᵀ over the rows of x float32 [R, K]."""
+    """total float32 [K, K] += Σ x xᵀ over the rows of x float32 [R, K], on and above the diagonal at least."""
     wide = x.astype(np.float64)
-    total += wide.T @ wide
+    step = max(_DECODED // x.shape[1], 1)
+    for start in range(0, len(total), step):
+        total[start : start + step, start:] += wide[:, start : start + step].T @ wide[:, start:]

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def _report(folder: Path, *arguments: str, fails: bool = False) -> str:
     return run.stdout
 
 
-def _asked(code: str) -> object:
+def _asked(code: str) -> Any:
     run = subprocess.run(
         [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -96,7 +97,7 @@ def test_the_document_has_a_cell_for_each_kernel_and_card() -> None:
         "print(json.dumps([rows_in(text, 'compiled'), rows_in(text, 'others'), list(CARDS), list(other_cases()),"
         " [[one.format, one.kernel] for one in product_cases()], text]))"
     )
-    (cards, products), (other_cards, others), every, names, expected, text = found  # type: ignore[misc]
+    (cards, products), (other_cards, others), every, names, expected, text = found
     assert cards == other_cards == every
     assert [row[:2] for row in products] == expected
     assert [row[0] for row in others] == names
@@ -129,13 +130,14 @@ def test_a_kernel_that_spills_is_found(tmp_path) -> None:
     found = _asked(
         f"import json, os\nos.environ['TRITON_CACHE_DIR'] = {str(tmp_path)!r}\n"
         "from dataclasses import replace\nfrom kernels.gpu.compile.assembled import compile_launch\n"
-        "from kernels.gpu.compile.report import every_case\n"
+        "from kernels.gpu.compile.report import every_case, unexplained\n"
         "(launch,) = every_case()['int4 g128, 4'].launches('sm_80')\n"
         "many = {**launch.constants, 'ROWS': 64}\n"
-        "print(json.dumps(compile_launch('sm_80', replace(launch, warps=1, constants=many)).problems()))"
+        "spills = compile_launch('sm_80', replace(launch, warps=1, constants=many))\n"
+        "print(json.dumps(unexplained('int4 g128, 4', 'sm_80', spills)))"
     )
-    assert len(found) == 1  # type: ignore[arg-type]
-    assert "bytes spilled" in found[0]  # type: ignore[index]
+    assert len(found) == 1
+    assert "bytes spilled" in found[0]
 
 
 def test_it_is_known_how_many_wide_loads_each_kernel_needs() -> None:
@@ -146,10 +148,10 @@ def test_it_is_known_how_many_wide_loads_each_kernel_needs() -> None:
         "print(json.dumps({name: [needed(card, case.launches(card)[0]) for card in ('sm_80', 'gfx942')]"
         " for name, case in every_case().items()}))"
     )
-    assert loads["int8, both, 512"] == [4, 2]  # type: ignore[call-overload,index]  # 128 rows of 128 bytes
-    assert loads["int4 g128, 1"] == [2, 2]  # type: ignore[call-overload,index]  # 32 rows of 128 bytes, 4 or 2 warps
-    assert loads["encode Q4_0"] == [4, 2]  # type: ignore[call-overload,index]
-    free = {name for name, counts in loads.items() if not counts[0]}  # type: ignore[attr-defined]
+    assert loads["int8, both, 512"] == [4, 2]  # 128 rows of 128 bytes
+    assert loads["int4 g128, 1"] == [2, 2]  # 32 rows of 128 bytes, 4 or 2 warps
+    assert loads["encode Q4_0"] == [4, 2]
+    free = {name for name, counts in loads.items() if not counts[0]}
     assert free <= {
         *("rotary, halves", "rotary, pairs", "columns of outliers", "attention, parts", "to the cache"),
         *("GPTQ, a block", "GPTQ, what follows", "turn heads"),
