@@ -11,6 +11,7 @@ from interpreted import Traffic, tell
 
 from kernels import dispatch, families, ops, solve
 from kernels.gpu import operations
+from kernels.gpu.encoders import encode
 from kernels.gpu.selftest.encoders import hard_rows
 
 
@@ -78,7 +79,7 @@ def blocks(traffic: Traffic) -> None:
             tell(case=kind, same=same(found, expected), share=traffic.nbytes("x") / x.nbytes)
 
 
-def gptq() -> None:
+def gptq(traffic: Traffic) -> None:
     rng = np.random.default_rng(5)
     nf4 = np.sort(families.NF4_LEVELS)
     for rows, columns, groups, levels in (
@@ -92,8 +93,10 @@ def gptq() -> None:
         group = np.sort(rng.integers(0, groups, columns)).astype(np.int32)
         levels = levels.astype(np.float32)
         expected = solve.feedback(w, matrix, steps, offsets, group, levels)
-        found = operations.feedback(*map(torch.from_numpy, (w, matrix, steps, offsets, group, levels)))
-        tell(case=f"gptq {rows} × {columns}", same=same(found, expected))
+        given = [torch.from_numpy(a) for a in (w, matrix, steps, offsets, group, levels)]
+        found, shares = traffic.of_launches(encode, lambda given=given: operations.feedback(*given))
+        for kernel, share in shares.items():
+            tell(case=f"gptq {rows} × {columns}", kernel=kernel, same=same(found, expected), share=share)
 
 
 def refused() -> None:
@@ -113,13 +116,13 @@ def refused() -> None:
 
 
 def main() -> None:
-    traffic = Traffic(())
+    traffic = Traffic(("matrix", "errors", "group", "levels", "middles"))  # of GPTQ, from the second-level cache
     with dispatch.only("reference"), np.errstate(all="ignore"):
         grouped(traffic)
         floats(traffic)
         four_bits(traffic)
         blocks(traffic)
-        gptq()
+        gptq(traffic)
         refused()
 
 

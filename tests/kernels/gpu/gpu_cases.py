@@ -212,6 +212,9 @@ def main() -> None:
         ):
             tokens = 2 if how.regime == "vector" else 18
             print(json.dumps(run(case, tokens, torch.float16, how, traffic, tuned=False)), flush=True)
+            x, device = torch.ones((tokens, 1600), dtype=torch.float16), weight_only.upload(case.packed, "cpu")
+            _, shares = traffic.of_launches(weight_only, lambda x=x, w=device, how=how: weight_only.product(x, w, how))
+            print(json.dumps({"sum of parts": how.split, "share": shares["add_parts"]}), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -103,7 +104,43 @@ class Traffic:
             inside = addresses[(addresses >= low) & (addresses < high)]
             self._touched[name, program, size].append(inside)
 
-    def nbytes(self, name: str) -> int:
+    def of_launches(self, module: Any, run: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+        """What run() returns, and what each kernel that `module` launches meanwhile touches, over its tensors' sizes or
+        what it touches of them where that is less.
+        """
+        launch, moved, needed = module.launch, defaultdict(int), defaultdict(int)
+
+        def counted(kernel: Any, grid: Any, *arguments: Any, **rest: Any) -> None:
+            views: dict[int, dict[tuple[int, int], str]] = defaultdict(dict)  # of each memory, without twins
+            for name, a in zip(kernel.arg_names, arguments, strict=False):
+                if isinstance(a, torch.Tensor):
+                    views[a.untyped_storage().data_ptr()].setdefault((a.data_ptr(), a.nbytes), name)
+            names = {at: next(iter(found.values())) for at, found in views.items()}
+            whole = {
+                a.untyped_storage().data_ptr(): a.untyped_storage() for a in arguments if isinstance(a, torch.Tensor)
+            }
+            self._touched.clear()
+            self.ranges = [(at, at + memory.nbytes(), names[at]) for at, memory in whole.items()]
+            launch(kernel, grid, *arguments, **rest)
+            for at, name in names.items():
+                moved[kernel.__name__] += self.nbytes(name)
+                size = sum(nbytes for _, nbytes in views[at])
+                needed[kernel.__name__] += min(size, self.nbytes(name, apart=False))
+
+        module.launch = counted
+        try:
+            return run(), {name: moved[name] / needed[name] for name in moved}
+        finally:
+            module.launch = launch
+
+    def nbytes(self, name: str, apart: bool = True) -> int:
+        """apart: each program's, one after the other, where they do not share it."""
+        if not apart:
+            all_of_it: dict[int, list[np.ndarray]] = defaultdict(list)
+            for (of, _, size), addresses in self._touched.items():
+                if of == name:
+                    all_of_it[size] += addresses
+            return sum(size * len(np.unique(np.concatenate(found))) for size, found in all_of_it.items())
         own = ((size, addresses) for (of, _, size), addresses in self._touched.items() if of == name)
         return sum(size * len(np.unique(np.concatenate(addresses))) for size, addresses in own)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from interpreted import Traffic, tell
 
 from kernels.gpu import operations
+from kernels.gpu.steps import apply
 from kernels.reference import attention, elementwise, floats, scaled
 from kernels.reference.matrix import round_activations
 
@@ -65,6 +67,25 @@ def codes_error(found: operations.Tokens, expected: np.ndarray) -> dict[str, Any
     return {"steps": float(error.max()), "padded": not codes[:, found.columns :].any(), "dtype": found.kind}
 
 
+def of_steps(traffic: Traffic, step: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
+    """What a step returns, and what its kernel touches over what it has to."""
+    found, shares = traffic.of_launches(apply, lambda: step(*arguments))
+    (share,) = shares.values()
+    return found, share
+
+
+def outliers(traffic: Traffic) -> None:
+    for tokens in BATCHES:
+        for columns in (80, 300):
+            x = values(tokens, columns, torch.float16)
+            found, share = of_steps(traffic, operations.find_outliers, x, 6.0)
+            expected = (np.abs(exact(x)) >= 6).any(axis=0)
+            blocks = [expected[at : at + 128].any() for at in range(0, columns, 128)]
+            same = found.flags.numpy().astype(bool).tolist() == expected.tolist()
+            same = same and found.blocks.numpy().astype(bool).tolist() == blocks
+            tell(case="outliers", tokens=tokens, columns=columns, share=share, same=same)
+
+
 def norms(traffic: Traffic) -> None:
     for tokens in BATCHES:
         for columns, name in ((80, "bfloat16"), (130, "float16"), (4096, "float32")):
@@ -80,17 +101,18 @@ def norms(traffic: Traffic) -> None:
             tell(case="norm", tokens=tokens, columns=columns, share=share, **compare(out, expected))
             residual = values(tokens, columns, torch.float32) / 2
             total = exact(x) + exact(residual)
-            found = operations.rms_norm(x, gain, 1e-5, residual)
+            found, share = of_steps(traffic, operations.rms_norm, x, gain, 1e-5, residual)
             expected = elementwise.rms_norm(total, exact(gain), 1e-5)
-            tell(case="norm + residual", tokens=tokens, columns=columns, **compare(found, expected))
+            tell(case="norm + residual", tokens=tokens, columns=columns, share=share, **compare(found, expected))
             tell(case="residual", tokens=tokens, columns=columns, **compare(residual, total))
             for kind, group in (("int8", 0), ("e4m3", 0), ("e4m3", 128)):
                 expected = elementwise.rms_norm(exact(x), exact(gain), 1e-5)
-                tokens_as_codes = operations.rms_norm_quantized(x, gain, 1e-5, kind, group)
+                tokens_as_codes, share = of_steps(traffic, operations.rms_norm_quantized, x, gain, 1e-5, kind, group)
                 tell(
                     case=f"norm to codes g{group}",
                     tokens=tokens,
                     columns=columns,
+                    share=share,
                     **codes_error(tokens_as_codes, expected),
                 )
 
@@ -106,8 +128,8 @@ def activations(traffic: Traffic) -> None:
             operations.activate_mul(kind, gate, up, out)
             share = (traffic.nbytes("x") + traffic.nbytes("out")) / (both.nbytes + out.nbytes)
             tell(case=kind, tokens=tokens, columns=columns, share=share, **compare(out, expected))
-            found = operations.activate_mul_quantized(kind, gate, up, "int8")
-            tell(case=f"{kind} to codes", tokens=tokens, columns=columns, **codes_error(found, expected))
+            found, share = of_steps(traffic, operations.activate_mul_quantized, kind, gate, up, "int8")
+            tell(case=f"{kind} to codes", tokens=tokens, columns=columns, share=share, **codes_error(found, expected))
 
 
 def same_codes() -> None:
@@ -136,7 +158,7 @@ def same_codes() -> None:
         )
 
 
-def codes_of_every_kind() -> None:
+def codes_of_every_kind(traffic: Traffic) -> None:
     """Each kind of codes by each number of tokens: alone, the reference's; after a norm or an activation, those of its
     float32 result, bit for bit.
     """
@@ -153,7 +175,8 @@ def codes_of_every_kind() -> None:
             ("nvfp4", 0),
         ):
             tensor_scale = 0.02 if kind == "nvfp4" else 1.0
-            alone = operations.quantize(gate, kind, group, tensor_scale)
+            alone, share = of_steps(traffic, operations.quantize, gate, kind, group, tensor_scale)
+            tell(case=f"read for {kind} g{group}", tokens=tokens, share=share)
             if kind == "int8" and not group:
                 expected = round_activations(gate.float().numpy(), "integer", "TOKEN")
             elif kind in ("mxfp8", "mxfp4", "nvfp4") or group == 128:
@@ -178,7 +201,7 @@ def codes_of_every_kind() -> None:
                 tell(case=f"{what} to {kind} g{group}", tokens=tokens, same=bool(same))
 
 
-def rotary() -> None:
+def rotary(traffic: Traffic) -> None:
     for tokens in BATCHES:
         for heads, width, turned, pairs, name in (
             (3, 64, 32, False, "float16"),
@@ -196,12 +219,12 @@ def rotary() -> None:
             cos, sin = (torch.from_numpy((1.25 * f(angles)).astype(np.float32)) for f in (np.cos, np.sin))
             at = torch.from_numpy(positions.astype(np.int32))
             case = f"rotate {heads} × {width} {'pairs' if pairs else 'halves'}"
-            found = operations.rotate(x, cos, sin, at, pairs)
-            tell(case=case, tokens=tokens, **compare(found, expected.astype(np.float64)))
+            found, share = of_steps(traffic, operations.rotate, x, cos, sin, at, pairs)
+            tell(case=case, tokens=tokens, share=share, **compare(found, expected.astype(np.float64)))
             before = whole.clone()
-            operations.rotate(x, cos, sin, at, pairs, out=x)
+            _, share = of_steps(traffic, operations.rotate, x, cos, sin, at, pairs, x)
             kept = torch.equal(before[:, :width], whole[:, :width])
-            tell(case=f"{case} in place", tokens=tokens, same=bool(torch.equal(x, found)) and kept)
+            tell(case=f"{case} in place", tokens=tokens, share=share, same=bool(torch.equal(x, found)) and kept)
 
 
 def refused() -> None:
@@ -220,12 +243,13 @@ def refused() -> None:
 
 
 def main() -> None:
-    traffic = Traffic(("gain",))
+    traffic = Traffic(("gain", "cos", "sin", "positions"))
     norms(traffic)
     activations(traffic)
     same_codes()
-    codes_of_every_kind()
-    rotary()
+    codes_of_every_kind(traffic)
+    rotary(traffic)
+    outliers(traffic)
     refused()
 
 

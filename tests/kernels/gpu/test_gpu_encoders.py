@@ -31,6 +31,7 @@ def test_values_are_read_once(results) -> None:
     shares = [r["share"] for r in results if "share" in r]
     assert len(shares) > 20
     assert max(shares) <= 1.05
+    assert {r["kernel"] for r in results if "kernel" in r} == {"feedback_block", "feedback_update"}
 
 
 @pytest.mark.triton

@@ -82,6 +82,10 @@ def test_weights_are_read_once_and_little_else(results: list[dict[str, Any]]) ->
     assert not {case: share for case, share in shares.items() if not 1 <= share[1] <= 1.001}
 
 
+def test_parts_are_read_once_for_their_sum(told: list[dict[str, Any]]) -> None:
+    assert {r["sum of parts"]: r["share"] for r in told if "sum of parts" in r} == {3: 1.0, 5: 1.0, 2: 1.0}
+
+
 @pytest.fixture(scope="session")
 def mixtures(interpreted: Callable[..., list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return interpreted("expert_cases")
