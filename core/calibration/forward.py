@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Protocol
 
@@ -90,20 +90,19 @@ class _Stream:
 
     weights: BlockWeights
     buffers: dict[int, torch.Tensor]
-    packed: dict[str, tuple[np.ndarray, Matrix]] = field(default_factory=dict)
 
     def matrix(self, name: str, exact: bool, token: CancelToken) -> Matrix:
         """The weights in the engine's layout; packed anew when they have been replaced."""
         values = self.weights.matrices[name]
-        known = self.packed.get(name)
+        known = self.weights.packed.get(name)
         if known is None or known[0] is not values:
-            known = self.packed[name] = (values, packed(values, token, exact))
+            known = self.weights.packed[name] = (values, packed(values, token, exact))
         return known[1]
 
     def release(self, names: Iterable[str], weights: bool) -> None:
         """These were used: their packed form goes, and `weights` too."""
         for name in names:
-            self.packed.pop(name, None)
+            self.weights.packed.pop(name, None)
             if weights:
                 self.weights.matrices.pop(name, None)
 
@@ -112,7 +111,8 @@ class BlockForward:
     """Samples of a text in a decoder, block by block.
 
     ids: int32 [S, L]. exact: products in float32; otherwise weights and inputs are rounded to bfloat16, and sums are
-    float32. Raises UserError for a model that the runtime has no decoder for.
+    float32, where no visitor has packed the weights in another way. Raises UserError for a model that the runtime has
+    no decoder for.
     """
 
     def __init__(self, checkpoint: Checkpoint, ids: np.ndarray, token: CancelToken, exact: bool = False) -> None:
@@ -193,7 +193,10 @@ class BlockForward:
                 self._experts(streams, first, visitor, forget)
                 continue
             for stream in streams:
-                self._run_span(stream, span)
+                if advance or span is not spans[-1]:
+                    self._run_span(stream, span)
+                else:  # nobody looks at what comes out
+                    self._keep(stream, {})
                 stream.release(span.names, forget)
         if advance:
             self.hidden = streams[0].buffers[self._residual]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from core.calibration.forward import BlockForward, Product
 from core.formats import Format
 from core.formats.numbers import Codes, Numbers
 from core.methods.aim import Followed, shares
+from core.methods.coded import Sample, coded_matrix
 from core.methods.gptq import Gptq
 from core.methods.gram import gram, input_statistics, squares
 from core.methods.grid import valued
@@ -66,14 +67,20 @@ class Choosing:
                 aims = shares(solver, followed, names, weights, self.numbers)
                 self.aims += aims
             moved, missing = followed.problem_parts()
-        found, tokens = self._gram(product)
+        sample = Sample(product.rows)
+        found, tokens = self._gram(replace(product, pieces=lambda: sample.of(product.pieces())))
         for name, aim in zip(names, aims, strict=True):
             token.check()
             numbers = self.numbers[name]
-            problem = Problem(name, weights.matrices[name], found, moved, tokens, numbers, missing=missing, aim=aim)
+            weight = weights.matrices[name]
+            problem = Problem(name, weight, found, moved, tokens, numbers, missing=missing, aim=aim)
             codes = solver.solve(problem, token)
             self.solved[name] = codes
-            weights.matrices[name] = valued(numbers, codes, token)
+            values = weights.matrices[name] = valued(numbers, codes, token)
+            if not self.forward.exact and (
+                packed := coded_matrix(numbers, codes, weight, values, sample.rows(), token)
+            ):
+                weights.packed[name] = (values, packed)
 
     def _gram(self, product: Product) -> tuple[np.ndarray, int]:
         found, tokens = gram(product.pieces(), product.columns, self.token)

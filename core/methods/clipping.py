@@ -62,8 +62,11 @@ def _best(weight: np.ndarray, gram: np.ndarray, numbers: Numbers, options: Encod
     """Codes of some rows: of each group those of one of several ways to round it."""
     size = numbers.group or weight.shape[1]
     ways = _ways(weight, numbers, options, size, token)
-    changes = [numbers.values(way) - weight for way in ways]
+    changes = np.empty((len(ways), *weight.shape), np.float32)
+    for change, way in zip(changes, ways, strict=True):
+        np.subtract(numbers.values(way), weight, out=change)
     count = weight.shape[1] // size
+    alone = np.stack([_alone(changes, gram, g * size, size, token) for g in range(count)], axis=2)
     chosen = np.zeros((len(weight), count), np.int64)
     change = changes[0].copy()
     moved = change @ gram  # what the change of all groups does, float32 [N, K]
@@ -72,18 +75,25 @@ def _best(weight: np.ndarray, gram: np.ndarray, numbers: Numbers, options: Encod
         for g in range(count):
             token.check()
             part = slice(g * size, (g + 1) * size)
-            own, inside = change[:, part], gram[part, part]
-            others = 2 * (moved[:, part] - own @ inside)
-            lost = [np.einsum("nk,nk->n", some[:, part] @ inside + others, some[:, part]) for some in changes]
+            own = change[:, part]
+            others = moved[:, part] - own @ gram[part, part]
+            lost = alone[:, :, g] + 2 * np.einsum("wnk,nk->wn", changes[:, :, part], others)
             best = np.argmin(lost, axis=0)
             differ = rows[best != chosen[:, g]]
             if not len(differ):
                 continue
-            new = np.stack([some[differ, part] for some in changes])[best[differ], np.arange(len(differ))]
+            new = changes[best[differ], differ, part]
             moved[differ] += (new - own[differ]) @ gram[part]
             change[differ, part] = new
             chosen[differ, g] = best[differ]
     return _mixed(ways, chosen, size)
+
+
+def _alone(changes: np.ndarray, gram: np.ndarray, start: int, size: int, token: CancelToken) -> np.ndarray:
+    """What each change [W, N, K] of one group of columns does by itself, float32 [W, N]."""
+    token.check()
+    some = changes[:, :, start : start + size]
+    return np.einsum("wnk,wnk->wn", some @ gram[start : start + size, start : start + size], some)
 
 
 def _ways(weight: np.ndarray, numbers: Numbers, options: EncodeOptions, size: int, token: CancelToken) -> list[Codes]:

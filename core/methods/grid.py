@@ -44,7 +44,7 @@ class Grid:
         rows, columns = index.shape
         each = columns // max(1, self.steps.shape[1])
         if self.steps.shape[1] * each == columns and np.array_equal(self.group, np.arange(columns) // each):
-            found = self.levels[index].reshape(rows, -1, each)
+            found = self.levels.take(index).reshape(rows, -1, each)
             found *= self.steps[:, :, None]
             if self.offsets.any():
                 found += self.offsets[:, :, None]

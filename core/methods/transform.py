@@ -11,6 +11,7 @@ import numpy as np
 from core.formats.numbers import Numbers
 from core.models.config import DecoderConfig
 from core.progress import CancelToken
+from kernels.matrix import Matrix
 from kernels.rotation import Rotation
 
 SAMPLE_ROWS = 256
@@ -41,12 +42,15 @@ class BlockWeights:
     """The weights of one block by GGUF's names ('blk.3.attn_q.weight', 'blk.3.attn_q.bias', 'blk.3.attn_norm.weight').
 
     matrices: float32 [N, K]; vectors: float32, gains as they are multiplied with, and biases. rotated: matrices that
-    are W R, so that their input has to be x R. Whoever changes something replaces entries, and never writes into one.
+    are W R, so that their input has to be x R. packed: of matrices, their values and these in the engine's layout,
+    which count while `matrices` has the same values. Whoever changes something replaces entries, and never writes into
+    one.
     """
 
     matrices: dict[str, np.ndarray]
     vectors: dict[str, np.ndarray]
     rotated: dict[str, Rotation] = field(default_factory=dict)
+    packed: dict[str, tuple[np.ndarray, Matrix]] = field(default_factory=dict)
 
     def copy(self) -> BlockWeights:
         """Another set of the same entries."""

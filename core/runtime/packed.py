@@ -12,10 +12,10 @@ from core.formats.bitsandbytes import AbsmaxRows
 from core.formats.codebook import Codebook
 from core.formats.float4 import NVFP4, Float4
 from core.formats.float8 import Float8, float_scales
-from core.formats.numbers import Integers, Numbers
+from core.formats.numbers import Codes, Integers, Numbers
 from core.formats.scaled8 import Scaled8
 from core.packed.weight import PackedWeight
-from core.runtime.reading import NoLayout, Reading
+from core.runtime.reading import PROCESSOR, Matrices, NoLayout, Reading
 from core.units import format_count
 from kernels import families, ops
 from kernels.layouts import LAYOUTS
@@ -31,27 +31,60 @@ def packed_matrix(weight: PackedWeight, start: int, stop: int, reading: Reading)
     build = _BUILD.get(type(weight.format.numbers))
     if build is None:
         raise NoLayout(f"the engine has no layout for {weight.format.numbers.label}")
-    if weight.order is not None and build is not _integers:
+    if weight.order is not None and not isinstance(weight.format.numbers, Integers):
         raise NoLayout(f"the engine has no layout for {weight.format.numbers.label} in an order of its own")
     return build(weight, start, stop, reading)
 
 
-def _integers(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
-    numbers = weight.format.numbers
-    assert isinstance(numbers, Integers)
-    row = weight.nbytes // max(weight.shape[0], 1)
+def grouped_matrix(
+    numbers: Numbers,
+    rows: int,
+    columns: int,
+    read: Callable[[int, int], Codes],
+    matrices: Matrices = PROCESSOR,
+    order: np.ndarray | None = None,
+) -> Matrix:
+    """Integers, or places in a table, with scales for neighbours of a row. read(start, stop) → codes of these rows,
+    called in order; what it raises passes through. Raises ValueError before it is called, NoLayout or that of
+    `from_groups`, where the engine has no layout for them."""
+    size = numbers.group or columns
+    if not isinstance(numbers, _GROUPED):
+        raise NoLayout(f"the engine has no layout for {numbers.label}")
+    if isinstance(numbers, Codebook) and columns % size:
+        raise NoLayout(f"blocks of {size} run on from one row of {format_count(columns)} to the next")
 
-    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-        codes = weight.codes(start + first, start + last).rows_of_their_own()
+    def groups(start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        some = read(start, stop).rows_of_their_own()
+        if isinstance(numbers, AbsmaxRows):
+            return some.codes, numbers.steps(some), None
+        if isinstance(numbers, Affine):
+            return some.codes, some.scales, numbers.offsets(some)
+        if isinstance(numbers, RealZeros):  # in float32: a value is what it was but for one rounding
+            assert some.zeros is not None
+            return some.codes, some.scales, -some.zeros * some.scales
+        return some.codes, some.scales, some.zeros
+
+    if isinstance(numbers, Integers):
+        bits, label, symmetric = numbers.bits, numbers.scale.label, numbers.symmetric
+        return matrices.from_groups(rows, columns, bits, size, groups, label, symmetric, order=order)
+    if isinstance(numbers, Affine | RealZeros):
+        label = numbers.scale.label if isinstance(numbers, Affine) else "F32"
+        return matrices.from_groups(rows, columns, numbers.bits, size, groups, label, offsets=True)
+    if isinstance(numbers, Codebook):
+        return matrices.from_groups(rows, columns, 4, size, groups, "F32", table=numbers.levels)
+    return matrices.from_groups(rows, columns, 8, columns, groups, "F32")
+
+
+def _groups(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
+    row = weight.nbytes // max(prod(weight.shape[:-1]), 1)
+
+    def read(first: int, last: int) -> Codes:
+        codes = weight.codes(start + first, start + last)
         reading.took((last - first) * row)
-        return codes.codes, codes.scales, codes.zeros
+        return codes
 
-    columns = weight.shape[1]
-    size = numbers.size or columns
-    label, symmetric = numbers.scale.label, numbers.symmetric
-    return reading.matrices.from_groups(
-        stop - start, columns, numbers.bits, size, read, label, symmetric, order=weight.order
-    )
+    numbers = weight.format.numbers
+    return grouped_matrix(numbers, stop - start, weight.shape[-1], read, reading.matrices, weight.order)
 
 
 def _float4(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
@@ -99,72 +132,5 @@ def _float8(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Ma
     return reading.matrices.from_elements(numbers.element.label, rows, columns, read, scales, tiling)
 
 
-def _affine(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
-    numbers = weight.format.numbers
-    assert isinstance(numbers, Affine)
-    row = weight.nbytes // max(prod(weight.shape[:-1]), 1)
-
-    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        codes = weight.codes(start + first, start + last)
-        reading.took((last - first) * row)
-        return codes.codes, codes.scales, numbers.offsets(codes)
-
-    rows, columns, label = stop - start, weight.shape[-1], numbers.scale.label
-    return reading.matrices.from_groups(rows, columns, numbers.bits, numbers.size, read, label, offsets=True)
-
-
-def _real_zeros(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
-    """With −zero · scale as offsets, in float32: a value is what it was but for one rounding."""
-    numbers = weight.format.numbers
-    assert isinstance(numbers, RealZeros)
-    row = weight.nbytes // max(prod(weight.shape[:-1]), 1)
-
-    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        codes = weight.codes(start + first, start + last)
-        reading.took((last - first) * row)
-        assert codes.zeros is not None
-        return codes.codes, codes.scales, -codes.zeros * codes.scales
-
-    return reading.matrices.from_groups(
-        stop - start, weight.shape[-1], numbers.bits, numbers.size, read, "F32", offsets=True
-    )
-
-
-def _codebook(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
-    numbers = weight.format.numbers
-    assert isinstance(numbers, Codebook)
-    columns = weight.shape[1]
-    if columns % numbers.size:
-        raise NoLayout(f"blocks of {numbers.size} run on from one row of {format_count(columns)} to the next")
-    row = weight.nbytes // max(weight.shape[0], 1)
-
-    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:
-        codes = weight.codes(start + first, start + last)
-        reading.took((last - first) * row)
-        return codes.codes, codes.scales, None
-
-    return reading.matrices.from_groups(stop - start, columns, 4, numbers.size, read, "F32", table=numbers.levels)
-
-
-def _absmax_rows(weight: PackedWeight, start: int, stop: int, reading: Reading) -> Matrix:
-    numbers = weight.format.numbers
-    assert isinstance(numbers, AbsmaxRows)
-    row, columns = weight.nbytes // max(weight.shape[0], 1), weight.shape[1]
-
-    def read(first: int, last: int) -> tuple[np.ndarray, np.ndarray, None]:
-        codes = weight.codes(start + first, start + last)
-        reading.took((last - first) * row)
-        return codes.codes, numbers.steps(codes), None
-
-    return reading.matrices.from_groups(stop - start, columns, 8, columns, read, "F32")
-
-
-_BUILD: dict[type[Numbers], Build] = {
-    Integers: _integers,
-    Float4: _float4,
-    Float8: _float8,
-    Affine: _affine,
-    RealZeros: _real_zeros,
-    Codebook: _codebook,
-    AbsmaxRows: _absmax_rows,
-}
+_GROUPED = (Integers, Affine, RealZeros, Codebook, AbsmaxRows)
+_BUILD: dict[type[Numbers], Build] = {Float4: _float4, Float8: _float8, **dict.fromkeys(_GROUPED, _groups)}

@@ -9,8 +9,9 @@
 namespace bitsmith::engine::BITSMITH_NS {
 
 constexpr int64_t kGramBlock = 96;  // rows whose part of two panels stays in the first cache
-// Of a tile, what is summed at once: these sums stay in registers.
+// Of a tile, what is summed at once: these sums stay in registers. The rows that are left of a panel, too.
 constexpr int kGramVectors = kSub >= kPanel ? kGramPanel / kTile : 1, kGramRows = kSub >= kPanel ? 6 : kSub;
+constexpr int kGramLeft = kGramPanel % kGramRows > 0 ? kGramPanel % kGramRows : kGramRows;
 
 BITSMITH_INLINE Floats gram_columns(const float* from, int64_t left) {
     return left >= kTile ? load(from) : left > 0 ? load_first(from, int(left)) : zero_floats();
@@ -74,6 +75,8 @@ static void gram_tile(const float* panels, int64_t rows, int64_t columns, int64_
             int64_t i = 0;
             for (; i + kGramRows <= count; i += kGramRows)
                 gram_rows<kPairs, kGramRows>(down + i, across + v, some, to + i * columns + v, columns, left - v);
+            for (; i + kGramLeft <= count; i += kGramLeft)
+                gram_rows<kPairs, kGramLeft>(down + i, across + v, some, to + i * columns + v, columns, left - v);
             for (; i < count; ++i)
                 gram_rows<kPairs, 1>(down + i, across + v, some, to + i * columns + v, columns, left - v);
         }
