@@ -1,7 +1,7 @@
 """A block of a decoder as a differentiable function of its weights: what learned methods follow gradients through.
 
-The steps are those that `core.calibration.forward` runs, on torch tensors that autograd knows. Products take operands
-in the type of the weights, bfloat16 for speed, and sum in float32; what lies between them is float32.
+The steps are those that `core.calibration.forward` runs, on torch tensors that autograd knows. Weights may be bfloat16,
+which takes half of the memory; products sum in float32, and what lies between them is float32.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from kernels import cpu
 from kernels.matrix import Matrix
 from kernels.program import ActMul, Add, Attention, Experts, Linear, Norm, Rope, SoftCap, Split, Step
 from kernels.rotation import Rotation
@@ -26,22 +27,27 @@ _PIECE = 1 << 34  # multiplications and additions between two looks at the cance
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """x · wᵀ for x [R, K] and w [N, K], float32 [R, N]. It and its gradients are products in the type of w."""
+    """x · wᵀ for x [R, K] and w [N, K], float32 [R, N]. It and its gradients are products in float32, or in bfloat16
+    where w is that and the processor multiplies it faster."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, check: Check) -> torch.Tensor:
-        narrow = x.to(weight.dtype)
-        ctx.save_for_backward(narrow, weight)
+        given = x.to(_operands(weight))
+        ctx.save_for_backward(given, weight)
         ctx.check = check
-        return _times(narrow, weight.t(), check).float()
+        return _times(given, weight.to(given.dtype).t(), check).float()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        narrow = grad.to(weight.dtype)
-        dx = _times(narrow, weight, ctx.check).float() if ctx.needs_input_grad[0] else None
-        dw = _times(narrow.t(), x, ctx.check) if ctx.needs_input_grad[1] else None
+        given = grad.to(x.dtype)
+        dx = _times(given, weight.to(x.dtype), ctx.check).float() if ctx.needs_input_grad[0] else None
+        dw = _times(given.t(), x, ctx.check).to(weight.dtype) if ctx.needs_input_grad[1] else None
         return dx, dw, None
+
+
+def _operands(weight: torch.Tensor) -> torch.dtype:
+    return weight.dtype if cpu.bfloat16_pays else torch.float32
 
 
 def _times(a: torch.Tensor, b: torch.Tensor, check: Check) -> torch.Tensor:

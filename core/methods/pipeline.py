@@ -42,6 +42,7 @@ from kernels.rotation import Rotation
 
 STATE_SECONDS = 10.0  # of work that a crash may cost; blocks that take longer are each recorded
 _OUTER = "outer"
+_SQUARED = 4096  # tokens whose mean squares say which codes learning begins with
 ENOUGH_AIM = 0.75  # of the way, on average: below, it is said
 
 
@@ -161,7 +162,8 @@ class _Walk:
         numbers = {name: self._numbers[name] for name in weights.matrices if name in self._numbers}
         run = forward.steps(layer, weights.rotated)
         seen = MeanSquares()
-        forward.run(layer, weights.copy(), seen, advance=False)
+        enough = None if forward.config.experts else -(-_SQUARED // forward.ids.shape[1])  # an expert meets few of all
+        forward.run(layer, weights.copy(), seen, advance=False, samples=enough)
         start = {}
         for name, own in numbers.items():
             options = EncodeOptions(Method.SEARCH, importance=seen.means.get(name), threads=worker_count())

@@ -17,6 +17,7 @@ engine: ModuleType | None = None
 engine_missing = ""  # the same for the engine
 engine_sets: tuple[str, ...] = ()
 engine_refused: dict[str, str] = {}  # sets that the CPU lists and that can not run here: why
+bfloat16_pays = False  # whether this CPU is taken to multiply bfloat16 faster than float32, by whatever library
 
 # The engine's instruction sets that belong to one of the other extension.
 _FAMILIES = {
@@ -50,6 +51,7 @@ except ImportError as error:
 
 if engine is not None:
     engine_sets, engine_refused = tuple(engine.instruction_sets()), dict(engine.refused_sets())
+    bfloat16_pays = engine.bfloat16_pays()
     if _wanted == "reference":
         engine_sets, engine_missing = (), "BITSMITH_ISA=reference asks for none"
     elif _wanted:

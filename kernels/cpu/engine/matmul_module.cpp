@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "../isa/detect.h"
 #include "../parallel.h"
 #include "arena.h"
 #include "matmul/pack.h"
@@ -413,6 +414,10 @@ void bind_matmul(nb::module_& m) {
         std::vector<std::pair<std::string, std::string>> pairs;
         for (const Refused& refused : refused_kernels()) pairs.emplace_back(refused.name, refused.reason);
         return pairs;
+    });
+    m.def("bfloat16_pays", [] {
+        const CpuFeatures cpu = detect_cpu();
+        return cpu.pairs_pay || (cpu.amx_bf16 && cpu.amx_state);
     });
 }
 

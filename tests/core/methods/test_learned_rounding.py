@@ -11,6 +11,7 @@ import pytest
 import torch
 from decoder_models import MODELS, prompt, write_model
 
+from core.calibration import differentiable
 from core.calibration.forward import BlockForward
 from core.checkpoint import open_checkpoint
 from core.contract import ElementType
@@ -22,6 +23,7 @@ from core.methods.learned import LearnedRounding, LearnedSettings
 from core.methods.learning import LearnedMatrix
 from core.methods.transform import BlockWeights
 from core.progress import CancelToken
+from kernels import cpu
 
 LENGTH, SAMPLES = 24, 4
 FAST = LearnedSettings(tokens=LENGTH, epochs=4)
@@ -64,6 +66,30 @@ def problem_of(forward: BlockForward, numbers: Numbers = THREE, layer: int = 0) 
 def tensors(weights: BlockWeights) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     matrices, vectors = ({n: torch.from_numpy(v) for n, v in m.items()} for m in (weights.matrices, weights.vectors))
     return matrices, vectors
+
+
+@pytest.mark.parametrize("pays", [True, False])
+def test_products_of_either_type_have_the_gradients_of_float64(pays: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In float32 to its rounding, in bfloat16 to its own; weights in bfloat16 have gradients in bfloat16."""
+    monkeypatch.setattr(cpu, "bfloat16_pays", pays)
+    made = torch.Generator().manual_seed(1)
+    x, grad = torch.randn((30, 64), generator=made), torch.randn((30, 20), generator=made)
+    weight = torch.randn((20, 64), generator=made).bfloat16().requires_grad_()
+    given = x.clone().requires_grad_()
+    y = differentiable._Product.apply(given, weight, differentiable.no_check)
+    y.backward(grad)
+    wide = weight.detach().double()
+    assert weight.grad is not None
+    assert (y.dtype, given.grad.dtype, weight.grad.dtype) == (torch.float32, torch.float32, torch.bfloat16)
+    for found, exact in (
+        (y, x.double() @ wide.T),
+        (given.grad, grad.double() @ wide),
+        (weight.grad, grad.double().T @ x.double()),
+    ):
+        error = float((found.detach().double() - exact).norm() / exact.norm())
+        narrow = pays or found is weight.grad
+        assert error < (4e-3 if narrow else 1e-6)
+        assert error > (1e-4 if narrow else 0)
 
 
 def check(choice: BlockChoice, numbers: Mapping[str, Numbers]) -> None:
