@@ -325,7 +325,7 @@ class BlockForward:
         self._keep(stream, {b: kept.get(b, t) for b, t in (stream.buffers | kept).items() if b in span.live})
 
     def _side_by_side(self, compute: Callable[[int], None], starts: range) -> None:
-        with _one_thread():
+        with one_thread():
             for _ in in_parallel(compute, starts, self._token):
                 pass
 
@@ -442,8 +442,8 @@ def _finished(reading: Generator[ReadProgress, None, tuple[DecoderWeights, tuple
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
-    """Pieces are computed side by side: threads inside an operation would only wait for each other."""
+def one_thread() -> Iterator[None]:
+    """PyTorch's operations on one thread, where pieces are computed side by side: more would wait for one another."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
 
 from core.calibration.differentiable import BlockSteps, Check, no_check
+from core.calibration.forward import one_thread
 from core.contract import ElementType
 from core.formats.base import EncodeOptions, Method
 from core.formats.numbers import Codes, Integers
@@ -15,10 +16,11 @@ from core.methods.block_method import BlockChoice, BlockProblem
 from core.methods.grid import quantized, valued
 from core.methods.learned import LearnedSettings
 from core.progress import CancelToken
-from core.threads import worker_count
+from core.threads import in_parallel, worker_count
 
 _INSIDE = 0.49  # how far a latent is from its code at most, to begin with
 _PIECE = 4 << 20  # weights between two looks at the cancel token
+_CACHED = 1 << 17  # weights that are updated at a time: what is computed of them stays in the second cache
 _JUDGED = 8  # samples by which the codes are compared with those that were begun with
 _TYPES = {ElementType.BF16: torch.bfloat16, ElementType.F16: torch.float16, ElementType.F32: torch.float32}
 
@@ -60,7 +62,7 @@ class LearnedMatrix:
         self._latent = torch.zeros((rows, groups, size) if learn_codes else 0, dtype=torch.float16)
         self._adam = Adam((rows, groups, 1))
         self._slope = torch.empty((rows, groups, 1))
-        self._piece = max(1, _PIECE // columns)
+        self._piece = max(1, _CACHED // columns)
         self.weight = torch.empty((rows, columns), dtype=torch.bfloat16, requires_grad=True)
         source = torch.from_numpy(weight).view(rows, groups, size)
         for r in self._rows(check):
@@ -127,7 +129,7 @@ class Learning:
         floats = {n: _narrow(m, token) for n, m in problem.weights.matrices.items()}
         source = {n: torch.from_numpy(v) for n, v in problem.weights.vectors.items()}
         gains = {n: v.clone() for n, v in source.items()}
-        target = _outputs(run, problem.full, floats, source)
+        target = _outputs(run, problem.full, floats, source, token)
         floats = {n: m for n, m in floats.items() if n not in problem.numbers}
         inverse = target.square().mean(1, keepdim=True).clamp_min_(1e-20).reciprocal_()
         judged = torch.arange(rows).view(-1, length)[:: max(1, rows // length // _JUDGED)].flatten()
@@ -137,14 +139,14 @@ class Learning:
 
         start = {n: _start(problem, n, token) for n in problem.numbers}
         learned = {n: self._matrix(problem, n, start[n], token.check) for n in problem.numbers}
-        before = error(_outputs(run, problem.hidden[judged], _weights(floats, learned), source))
+        before = error(_outputs(run, problem.hidden[judged], _weights(floats, learned), source, token))
         self._descend(problem, run, target, inverse, floats, learned, gains, token)
         codes = {n: m.codes(token.check) for n, m in learned.items()}
         gains = {n: v.detach() for n, v in gains.items()}
-        hidden = _outputs(run, problem.hidden, floats | _stored(problem, codes, token), gains)
+        hidden = _outputs(run, problem.hidden, floats | _stored(problem, codes, token), gains, token)
         after = error(hidden[judged])
         if not after <= before:
-            hidden = _outputs(run, problem.hidden, floats | _stored(problem, start, token), source)
+            hidden = _outputs(run, problem.hidden, floats | _stored(problem, start, token), source, token)
             return BlockChoice(start, {}, before, before, hidden, target)
         changed = {n: v.numpy() for n, v in gains.items()} if settings.gain_rate else {}
         return BlockChoice(codes, changed, before, after, hidden, target)
@@ -181,13 +183,19 @@ class Learning:
             y = run(hidden[some].flatten(0, 1), _weights(floats, learned), gains)
             ((y - wanted[some].flatten(0, 1)).square().mean(1) * share[some].view(-1)).mean().backward()
             left = 1 - step / steps
-            for matrix in learned.values():
-                matrix.update(settings.code_rate * left, settings.scale_rate * left, token.check)
+            _update(learned.values(), settings.code_rate * left, settings.scale_rate * left, token)
             with torch.no_grad():
                 for v, adam in zip(tuned, adams, strict=True):
                     if v.grad is not None:
                         v.sub_(settings.gain_rate * left * v.abs() * adam.direction(v.grad))
                         v.grad = None
+
+
+def _update(matrices: Iterable[LearnedMatrix], code_rate: float, scale_rate: float, token: CancelToken) -> None:
+    """One step of each, side by side."""
+    with one_thread():
+        for _ in in_parallel(lambda m: m.update(code_rate, scale_rate, token.check), matrices, token):
+            pass
 
 
 def _start(problem: BlockProblem, name: str, token: CancelToken) -> Codes:
@@ -217,7 +225,17 @@ def _narrow(matrix: np.ndarray, token: CancelToken) -> torch.Tensor:
 
 
 def _outputs(
-    run: BlockSteps, hidden: torch.Tensor, matrices: Mapping[str, torch.Tensor], gains: Mapping[str, torch.Tensor]
+    run: BlockSteps,
+    hidden: torch.Tensor,
+    matrices: Mapping[str, torch.Tensor],
+    gains: Mapping[str, torch.Tensor],
+    token: CancelToken,
 ) -> torch.Tensor:
-    with torch.no_grad():
-        return torch.cat([run(x, matrices, gains) for x in hidden.split(run.length)])
+    """Of all samples, some of them side by side."""
+
+    def output(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():  # counts for one thread
+            return run(x, matrices, gains)
+
+    with one_thread():
+        return torch.cat(list(in_parallel(output, hidden.split(run.length), token)))
