@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -17,11 +17,11 @@ from core.methods.grid import quantized, valued
 from core.methods.learned import LearnedSettings
 from core.progress import CancelToken
 from core.threads import in_parallel, worker_count
+from kernels import learn
 
 _INSIDE = 0.49  # how far a latent is from its code at most, to begin with
 _PIECE = 4 << 20  # weights between two looks at the cancel token
-_CACHED = 1 << 17  # weights that are updated at a time: what is computed of them stays in the second cache
-_JUDGED = 8  # samples by which the codes are compared with those that were begun with
+_JUDGED = 2048  # tokens by which the codes are compared with those that were begun with
 _TYPES = {ElementType.BF16: torch.bfloat16, ElementType.F16: torch.float16, ElementType.F32: torch.float32}
 
 
@@ -48,70 +48,64 @@ class LearnedMatrix:
     def __init__(
         self, weight: np.ndarray, codes: Codes, numbers: Integers, learn_codes: bool, check: Check = no_check
     ) -> None:
-        self._numbers, self._top = numbers, float((1 << numbers.bits) - 1)
-        rows, columns = weight.shape
-        size = numbers.group or columns
-        groups = columns // size
-        self._start, self._learns = codes, learn_codes
-        self._base = torch.from_numpy(codes.codes).view(rows, groups, size)
-        self._first = torch.from_numpy(np.array(codes.scales, np.float32)).view(rows, groups, 1)
+        self._numbers, self._start, self._top = numbers, codes, (1 << numbers.bits) - 1
+        self._first = torch.from_numpy(np.array(codes.scales, np.float32))
         self._scale = self._first.clone()
-        zeros = np.full((rows, groups), 1 << (numbers.bits - 1)) if codes.zeros is None else codes.zeros
-        self._zero = torch.from_numpy(zeros.astype(np.float32)).view(rows, groups, 1)
+        zeros = np.full(self._scale.shape, 1 << (numbers.bits - 1)) if codes.zeros is None else codes.zeros
+        self._zero = zeros.astype(np.float32)
         # latents less the first codes: float16 tells apart what the last, smallest steps are
-        self._latent = torch.zeros((rows, groups, size) if learn_codes else 0, dtype=torch.float16)
-        self._adam = Adam((rows, groups, 1))
-        self._slope = torch.empty((rows, groups, 1))
-        self._piece = max(1, _CACHED // columns)
-        self.weight = torch.empty((rows, columns), dtype=torch.bfloat16, requires_grad=True)
-        source = torch.from_numpy(weight).view(rows, groups, size)
-        for r in self._rows(check):
-            if learn_codes:
-                exact = source[r] / self._first[r] + self._zero[r] - self._base[r]
-                self._latent[r] = exact.nan_to_num_().clamp_(-_INSIDE, _INSIDE)
-            self._refresh(r)
+        self._latent: np.ndarray | None = self._begun(weight, check) if learn_codes else None
+        self._adam = Adam(tuple(self._scale.shape))
+        self.weight = torch.empty(weight.shape, dtype=torch.bfloat16, requires_grad=True)
+        self._refresh()
 
-    def update(self, code_rate: float, scale_rate: float, check: Check = no_check) -> None:
+    def _begun(self, weight: np.ndarray, check: Check) -> np.ndarray:
+        """Where the source lies between two codes, float16 [N, K]."""
+        latent = np.empty(weight.shape, np.float16)
+        start, size = self._start, weight.shape[1] // self._zero.shape[1]
+        for r in self._pieces(weight.shape, check):
+            scale, zero = (np.repeat(a[r], size, axis=1) for a in (self._first.numpy(), self._zero))
+            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                exact = weight[r] / scale + zero - start.codes[r]
+            latent[r] = np.clip(np.nan_to_num(exact), -_INSIDE, _INSIDE)
+        return latent
+
+    def update(self, code_rate: float, scale_rate: float) -> None:
         """One step against the gradient, which is forgotten."""
-        with torch.no_grad():
-            if self.weight.grad is None:  # an expert that no token met
-                return
-            grads, self.weight.grad = self.weight.grad.view(self._base.shape), None
-            for r in self._rows(check):
-                grad = grads[r].float()
-                self._slope[r] = (grad * self._offset(r)).sum(2, keepdim=True)
-                if self._learns and code_rate:
-                    latent = self._latent[r].float().sub_(grad.sign_(), alpha=code_rate)
-                    base = self._base[r]
-                    self._latent[r] = torch.clamp_(latent, -_INSIDE - base, self._top + _INSIDE - base)
-            if scale_rate:
-                self._scale -= scale_rate * self._first * self._adam.direction(self._slope * self._first)
-            for r in self._rows(check):
-                self._refresh(r)
+        if self.weight.grad is None:  # an expert that no token met
+            return
+        grad, self.weight.grad = self.weight.grad.contiguous(), None
+        slopes = learn.step(
+            _bits(grad), self._start.codes, self._latent, self._zero, code_rate, self._top, worker_count()
+        )
+        if scale_rate:
+            self._scale -= scale_rate * self._first * self._adam.direction(torch.from_numpy(slopes) * self._first)
+        self._refresh()
 
     def codes(self, check: Check = no_check) -> Codes:
         """What is stored: scales as the format's type rounds them."""
-        scales = self._scale[:, :, 0].to(_TYPES[self._numbers.scale]).float().numpy()
-        codes = torch.empty(self._base.shape, dtype=torch.uint8)
-        for r in self._rows(check):
-            codes[r] = self._codes(r)
-        return Codes(codes.view(self.weight.shape).numpy(), scales, self._start.zeros)
+        scales = self._scale.to(_TYPES[self._numbers.scale]).float().numpy()
+        codes, latent = self._start.codes.copy(), self._latent
+        if latent is not None:
+            for r in self._pieces(codes.shape, check):
+                codes[r] = np.clip(np.rint(codes[r] + latent[r].astype(np.float32)), 0, self._top)
+        return Codes(codes, scales, self._start.zeros)
 
-    def _rows(self, check: Check) -> Iterator[slice]:
-        for start in range(0, len(self._base), self._piece):
+    @staticmethod
+    def _pieces(shape: tuple[int, ...], check: Check) -> Iterator[slice]:
+        step = max(1, _PIECE // shape[1])
+        for start in range(0, shape[0], step):
             check()
-            yield slice(start, start + self._piece)
+            yield slice(start, start + step)
 
-    def _refresh(self, r: slice) -> None:
-        with torch.no_grad():
-            self.weight[r] = (self._offset(r) * self._scale[r]).flatten(1)
+    def _refresh(self) -> None:
+        out = _bits(self.weight.detach())
+        learn.weight(self._start.codes, self._latent, self._zero, self._scale.numpy(), out, self._top, worker_count())
 
-    def _codes(self, r: slice) -> torch.Tensor:
-        base = self._base[r].float()
-        return base.add_(self._latent[r]).round_().clamp_(0, self._top) if self._learns else base
 
-    def _offset(self, r: slice) -> torch.Tensor:
-        return self._codes(r).sub_(self._zero[r])
+def _bits(x: torch.Tensor) -> np.ndarray:
+    """bfloat16 as uint16, of the same memory."""
+    return x.view(torch.int16).numpy().view(np.uint16)
 
 
 class Learning:
@@ -132,7 +126,7 @@ class Learning:
         target = _outputs(run, problem.full, floats, source, token)
         floats = {n: m for n, m in floats.items() if n not in problem.numbers}
         inverse = target.square().mean(1, keepdim=True).clamp_min_(1e-20).reciprocal_()
-        judged = torch.arange(rows).view(-1, length)[:: max(1, rows // length // _JUDGED)].flatten()
+        judged = torch.arange(rows).view(-1, length)[:: max(1, rows // _JUDGED)].flatten()
 
         def error(outputs: torch.Tensor) -> float:
             return float(((outputs - target[judged]).square().mean(1) * inverse[judged, 0]).double().mean())
@@ -183,19 +177,14 @@ class Learning:
             y = run(hidden[some].flatten(0, 1), _weights(floats, learned), gains)
             ((y - wanted[some].flatten(0, 1)).square().mean(1) * share[some].view(-1)).mean().backward()
             left = 1 - step / steps
-            _update(learned.values(), settings.code_rate * left, settings.scale_rate * left, token)
+            for matrix in learned.values():
+                token.check()
+                matrix.update(settings.code_rate * left, settings.scale_rate * left)
             with torch.no_grad():
                 for v, adam in zip(tuned, adams, strict=True):
                     if v.grad is not None:
                         v.sub_(settings.gain_rate * left * v.abs() * adam.direction(v.grad))
                         v.grad = None
-
-
-def _update(matrices: Iterable[LearnedMatrix], code_rate: float, scale_rate: float, token: CancelToken) -> None:
-    """One step of each, side by side."""
-    with one_thread():
-        for _ in in_parallel(lambda m: m.update(code_rate, scale_rate, token.check), matrices, token):
-            pass
 
 
 def _start(problem: BlockProblem, name: str, token: CancelToken) -> Codes:

@@ -42,7 +42,7 @@ from kernels.rotation import Rotation
 
 STATE_SECONDS = 10.0  # of work that a crash may cost; blocks that take longer are each recorded
 _OUTER = "outer"
-_SQUARED = 4096  # tokens whose mean squares say which codes learning begins with
+_SQUARED = 2048  # tokens whose mean squares say which codes learning begins with
 ENOUGH_AIM = 0.75  # of the way, on average: below, it is said
 
 

@@ -93,7 +93,65 @@ static int64_t solve_descend(const std::string& isa, FloatsOut gradient, Floats 
     return changed;
 }
 
+// Rows of a problem over threads.
+static void each_row(LearnProblem problem, int threads, void (*run)(const LearnProblem&)) {
+    const int64_t columns = problem.columns, groups = columns / problem.size;
+    nb::gil_scoped_release released;
+    parallel_for(problem.rows, 16, threads, [&](int64_t begin, int64_t end) {
+        LearnProblem part = problem;
+        part.rows = end - begin;
+        part.first += begin * columns;
+        if (part.latent) part.latent += begin * columns;
+        if (part.grad) part.grad += begin * columns;
+        if (part.weight) part.weight += begin * columns;
+        part.zeros += begin * groups;
+        if (part.scales) part.scales += begin * groups;
+        if (part.slopes) part.slopes += begin * groups;
+        run(part);
+    });
+}
+
+static LearnProblem learning(Bytes first, HalvesOut latent, Floats zeros, int top) {
+    LearnProblem problem = {};
+    problem.rows = first.shape(0);
+    problem.columns = first.shape(1);
+    const int64_t groups = zeros.shape(1);
+    require((int64_t)zeros.shape(0) == problem.rows && groups > 0 && problem.columns % groups == 0,
+            "zeros are [rows, groups], and groups divide the columns");
+    require(latent.size() == 0 || (latent.shape(0) == first.shape(0) && latent.shape(1) == first.shape(1)),
+            "latent values are [rows, K], or none");
+    problem.size = problem.columns / groups;
+    problem.first = first.data();
+    problem.latent = latent.size() ? latent.data() : nullptr;
+    problem.zeros = zeros.data();
+    problem.top = (float)top;
+    return problem;
+}
+
+static void solve_learn_step(const std::string& isa, Halves grad, Bytes first, HalvesOut latent, Floats zeros,
+                             FloatsOut slopes, float rate, int top, int threads) {
+    LearnProblem problem = learning(first, latent, zeros, top);
+    require(grad.shape(0) == first.shape(0) && grad.shape(1) == first.shape(1), "the gradient is [rows, K]");
+    require(slopes.shape(0) == zeros.shape(0) && slopes.shape(1) == zeros.shape(1), "slopes are [rows, groups]");
+    problem.grad = grad.data();
+    problem.slopes = slopes.data();
+    problem.rate = rate;
+    each_row(problem, threads, solve_named(isa).learn_step);
+}
+
+static void solve_learned_weight(const std::string& isa, Bytes first, HalvesOut latent, Floats zeros, Floats scales,
+                                 HalvesOut weight, int top, int threads) {
+    LearnProblem problem = learning(first, latent, zeros, top);
+    require(scales.shape(0) == zeros.shape(0) && scales.shape(1) == zeros.shape(1), "scales are [rows, groups]");
+    require(weight.shape(0) == first.shape(0) && weight.shape(1) == first.shape(1), "the weight is [rows, K]");
+    problem.scales = scales.data();
+    problem.weight = weight.data();
+    each_row(problem, threads, solve_named(isa).learned_weight);
+}
+
 void bitsmith::add_solve(nb::module_& m) {
+    m.def("solve_learn_step", &solve_learn_step);
+    m.def("solve_learned_weight", &solve_learned_weight);
     m.def("solve_feedback", &solve_feedback);
     m.def("solve_descend", &solve_descend);
 }

@@ -35,9 +35,25 @@ inline int64_t feedback_scratch(int64_t columns, int64_t groups) {
     return kStripe * (columns + 2 * kSolveBlock + 3 * groups);
 }
 
+// Rows of a matrix whose rounding is learned (learn.h). Codes of a group are 0 … top, of value (code − zero) · scale.
+struct LearnProblem {
+    int64_t rows, columns, size;  // of a group
+    const uint8_t* first;         // [rows, K], the codes that were begun with
+    uint16_t* latent;             // [rows, K], float16, less those; null: codes stay as they are
+    const float* zeros;           // [rows, groups]
+    const float* scales;          // [rows, groups]
+    const uint16_t* grad;         // [rows, K], bfloat16
+    float* slopes;                // [rows, groups], of the scales: Σ grad · (code − zero)
+    uint16_t* weight;             // [rows, K], bfloat16
+    float rate, top;              // how far a latent value moves
+};
+constexpr float kLatentEdge = 0.49f;  // how far past the last codes it may be
+
 struct Solve {
     void (*feedback)(const StripeProblem& problem);
     int64_t (*descend)(const StripeProblem& problem);  // → how many codes changed
+    void (*learn_step)(const LearnProblem& problem);
+    void (*learned_weight)(const LearnProblem& problem);
 };
 
 const Solve* solve_baseline();
