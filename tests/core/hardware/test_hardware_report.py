@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from pathlib import Path
+
+import numpy as np
+import pytest
 
 from core.hardware import bandwidth, report
 from core.hardware.device import Device, Machine
@@ -39,6 +44,18 @@ def test_devices_report_is_plain_json() -> None:
 def test_bandwidth_is_plausible_and_soon_there() -> None:
     rate = bandwidth.read_bandwidth(8 * 2**20, 2, budget=0.01)
     assert 1e8 < rate < 1e14
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows counts a thread's time in steps of 16 ms")
+def test_a_thread_that_waits_does_not_make_memory_look_slow() -> None:
+    class Waiting:
+        nbytes = 2**20
+
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            time.sleep(0.05)  # as while another program has the processor
+            return np.zeros(1)
+
+    assert bandwidth._rate(Waiting()) > 4 * Waiting.nbytes / 0.05  # type: ignore[arg-type]
 
 
 def test_the_array_is_larger_than_the_cache_and_leaves_memory_alone() -> None:
