@@ -32,7 +32,7 @@ def step(
 ) -> np.ndarray:
     """Moves latent values against the signs of a gradient; returns Σ grad · (code − zero) of the codes before, [R, G].
 
-    grad: bfloat16 [R, K] as uint16. rate: how far; values stay within 0.49 of the first and the last code. In place.
+    grad: bfloat16 [R, K] as uint16. rate: how far; they stay within about 0.49 of the first and last code. In place.
     """
     first, latent, zeros = _checked(first, latent, zeros)
     grad = checks.matrix(grad, np.uint16)
@@ -66,7 +66,7 @@ def _checked(
     first: np.ndarray, latent: np.ndarray | None, zeros: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     first, zeros = checks.matrix(first, np.uint8), checks.matrix(zeros)
-    if len(zeros) != len(first) or not zeros.shape[1] or first.shape[1] % zeros.shape[1]:
+    if len(zeros) != len(first) or not zeros.shape[1] or not first.shape[1] or first.shape[1] % zeros.shape[1]:
         raise ValueError(f"zeros {list(zeros.shape)} are not for groups of codes {list(first.shape)}")
     if latent is None:
         return first, _NONE, zeros

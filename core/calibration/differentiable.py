@@ -21,6 +21,7 @@ from kernels.program import ActMul, Add, Attention, Experts, Linear, Norm, Rope,
 from kernels.rotation import Rotation
 
 _QUERIES = 64  # whose attention is computed at once
+_SMALL = 16 << 20  # values of a block
 
 Check = Callable[[], None]
 _PIECE = 1 << 34  # multiplications and additions between two looks at the cancel token: some 50 ms on one core
@@ -35,15 +36,22 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         given = x.to(_operands(weight))
         ctx.save_for_backward(given, weight)
         ctx.check = check
-        return _times(given, weight.to(given.dtype).t(), check).float()
+        return _times(given, weight.t(), check).float()
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None, None]:
         x, weight = ctx.saved_tensors
         given = grad.to(x.dtype)
-        dx = _times(given, weight.to(x.dtype), ctx.check).float() if ctx.needs_input_grad[0] else None
+        dx = _times(given, weight, ctx.check).float() if ctx.needs_input_grad[0] else None
         dw = _times(given.t(), x, ctx.check).to(weight.dtype) if ctx.needs_input_grad[1] else None
         return dx, dw, None
+
+
+def operands(matrices: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Matrices as products take them, of a block that is small; those of a large one are converted piece by piece for
+    each product, which needs less memory."""
+    small = sum(m.numel() for m in matrices.values()) <= _SMALL
+    return {name: m.detach().to(_operands(m)) for name, m in matrices.items()} if small else matrices
 
 
 def _operands(weight: torch.Tensor) -> torch.dtype:
@@ -51,12 +59,12 @@ def _operands(weight: torch.Tensor) -> torch.dtype:
 
 
 def _times(a: torch.Tensor, b: torch.Tensor, check: Check) -> torch.Tensor:
-    """a · b, column by column of b where it would take long."""
+    """a · b in the type of a, column by column of b where it would take long."""
     width = max(1, _PIECE // (2 * a.shape[0] * a.shape[1] or 1))
     pieces = []
     for part in b.split(width, dim=1):
         check()
-        pieces.append(a @ part)
+        pieces.append(a @ part.to(a.dtype))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
 

@@ -7,6 +7,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import psutil
@@ -41,23 +42,26 @@ def read_bandwidth(size: int, threads: int, budget: float = TIME_BUDGET) -> floa
     """
     values = np.empty(size // 8, np.int64)
     slices = np.array_split(values, max(threads, 1))
+    together = Barrier(len(slices))  # a thread that read alone would find the memory faster
     with ThreadPoolExecutor(max(threads, 1)) as pool:
         for _ in pool.map(_fill, slices):  # pages that were never written would all be one page of zeros
             pass
         best, start = 0.0, time.perf_counter()
         while True:
             before = time.perf_counter()
-            best = max(best, sum(pool.map(_rate, slices)))
+            best = max(best, sum(pool.map(_rate, slices, [together] * len(slices))))
             now = time.perf_counter()
             if 2 * now - before - start > budget:
                 return best
 
 
-def _rate(values: np.ndarray) -> float:
-    """Bytes/s of one thread."""
+def _rate(values: np.ndarray, together: Barrier) -> float:
+    """Bytes/s of one thread, which begins when all do; 0 where it was too short for the clock."""
+    together.wait()
     before = _clock()
     np.add.reduce(values)
-    return values.nbytes / max(_clock() - before, 1e-9)
+    seconds = _clock() - before
+    return values.nbytes / seconds if seconds > 0 else 0.0
 
 
 def _clock() -> float:

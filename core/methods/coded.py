@@ -48,7 +48,7 @@ def coded_matrix(
     """Codes that stand for `values`, float32 [N, K], as a matrix whose products round activations to int8.
 
     None where there is no such matrix, or where that rounding changes the output of the tokens x, float32 [R, K], by
-    more than a fifth of what the codes have changed it by. weight: what they were chosen for. Raises Cancelled.
+    more than a share of what the codes have changed it by. weight: what they were chosen for. Raises Cancelled.
     """
     if x is None:
         return None
@@ -63,5 +63,7 @@ def coded_matrix(
         return None
     if found.stored.kind != "integer":
         return None
-    noise = product_energy(x, values, token, matrix.product(x, found))
-    return found if noise <= _SHARE**2 * product_energy(x, weight - values, token) else None
+    exact = x @ values.T
+    noise = matrix.product(x, found) - exact
+    change = product_energy(x, weight, token, exact)
+    return found if float(np.vdot(noise, noise)) <= _SHARE**2 * change else None

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
-from core.calibration.differentiable import BlockSteps, Check, no_check
+from core.calibration.differentiable import BlockSteps, Check, no_check, operands
 from core.calibration.forward import one_thread
 from core.contract import ElementType
 from core.formats.base import EncodeOptions, Method
@@ -221,10 +221,11 @@ def _outputs(
     token: CancelToken,
 ) -> torch.Tensor:
     """Of all samples, some of them side by side."""
+    ready = operands(matrices)
 
     def output(x: torch.Tensor) -> torch.Tensor:
         with torch.no_grad():  # counts for one thread
-            return run(x, matrices, gains)
+            return run(x, ready, gains)
 
     with one_thread():
         return torch.cat(list(in_parallel(output, hidden.split(run.length), token)))

@@ -51,7 +51,7 @@ except ImportError as error:
 
 if engine is not None:
     engine_sets, engine_refused = tuple(engine.instruction_sets()), dict(engine.refused_sets())
-    bfloat16_pays = engine.bfloat16_pays()
+    bfloat16_pays = hasattr(engine, "bfloat16_pays") and engine.bfloat16_pays()  # not in older builds
     if _wanted == "reference":
         engine_sets, engine_missing = (), "BITSMITH_ISA=reference asks for none"
     elif _wanted:

@@ -116,8 +116,9 @@ static LearnProblem learning(Bytes first, HalvesOut latent, Floats zeros, int to
     problem.rows = first.shape(0);
     problem.columns = first.shape(1);
     const int64_t groups = zeros.shape(1);
-    require((int64_t)zeros.shape(0) == problem.rows && groups > 0 && problem.columns % groups == 0,
-            "zeros are [rows, groups], and groups divide the columns");
+    require(
+        (int64_t)zeros.shape(0) == problem.rows && groups > 0 && problem.columns > 0 && problem.columns % groups == 0,
+        "zeros are [rows, groups], and groups divide the columns");
     require(latent.size() == 0 || (latent.shape(0) == first.shape(0) && latent.shape(1) == first.shape(1)),
             "latent values are [rows, K], or none");
     problem.size = problem.columns / groups;

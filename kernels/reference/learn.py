@@ -24,7 +24,7 @@ def step(
     """As `kernels.learn.step`; latent is empty where codes stay as they are."""
     wide = floats.from_half(grad, "BF16", 1)
     products = wide * (_codes(first, latent, top) - _each(zeros, first))
-    grouped = products.reshape(*zeros.shape, -1)
+    grouped = products.reshape(*zeros.shape, first.shape[1] // zeros.shape[1])
     short = -grouped.shape[2] % _LANES
     lanes = np.zeros((*zeros.shape, _LANES), np.float32)
     padded = np.pad(grouped, ((0, 0), (0, 0), (0, short)))

@@ -98,6 +98,8 @@ def test_wrong_shapes_are_refused() -> None:
         ((*good[:2], good[2].astype(np.float32), good[3]), "float16"),
         ((*good[:3], np.zeros((4, 3), np.float32)), "groups"),
         ((*good[:3], np.zeros((3, 2), np.float32)), "groups"),
+        (tuple(a[:, :0] for a in good), "groups"),
+        ((*(a[:, :0] for a in good[:3]), good[3]), "groups"),
     ):
         with pytest.raises(ValueError, match=match):
             learn.step(*wrong, 0.1, 15)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_a_thread_that_waits_does_not_make_memory_look_slow() -> None:
             time.sleep(0.05)  # as while another program has the processor
             return np.zeros(1)
 
-    assert bandwidth._rate(Waiting()) > 4 * Waiting.nbytes / 0.05  # type: ignore[arg-type]
+    assert bandwidth._rate(Waiting(), threading.Barrier(1)) > 4 * Waiting.nbytes / 0.05  # type: ignore[arg-type]
 
 
 def test_the_array_is_larger_than_the_cache_and_leaves_memory_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,10 +19,14 @@ from core.formats.base import EncodeOptions
 from core.formats.codebook import Codebook
 from core.formats.float4 import MXFP4
 from core.formats.numbers import Codes, Integers, Numbers
+from core.methods import choosing
 from core.methods.coded import Sample, coded_matrix
+from core.methods.gptq import Gptq
+from core.methods.steps import Steps
 from core.methods.transform import BlockWeights
 from core.progress import CancelToken
 from kernels import matrix
+from kernels.matrix import Matrix
 
 WIDE = [
     Integers(4, 64),
@@ -130,3 +135,44 @@ def test_a_block_multiplies_with_what_was_packed(tmp_path: Path) -> None:
         forward.run(0, weights, Packs())
         assert not weights.packed
         np.testing.assert_allclose(forward.hidden, expected.hidden, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_calibration_goes_on_with_coded_products(
+    exact: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every solved weight is tried, on what comes into it; none where products are exact."""
+    name = next(n for n in MODELS if n.startswith("llama"))
+    write_model(tmp_path / name, name)
+    tried: list[np.ndarray] = []
+
+    def noted(*given: Any) -> Matrix | None:
+        tried.append(given[4])
+        return coded_matrix(*given)
+
+    monkeypatch.setattr(choosing, "coded_matrix", noted)
+    packed: dict[str, str] = {}
+    inputs: list[np.ndarray] = []
+
+    class Watched(choosing.Choosing):
+        def product(self, product: Product, weights: BlockWeights) -> None:
+            inputs.extend(np.concatenate(list(product.pieces())) for name in product.names if name in self.numbers)
+            super().product(product, weights)
+            packed.update({n: m.format for n, (values, m) in weights.packed.items() if values is weights.matrices[n]})
+
+    with open_checkpoint(tmp_path / name) as checkpoint:
+        forward = BlockForward(checkpoint, prompt(40)[None].astype(np.int32), CancelToken(), exact=exact)
+        forward.embed()
+        weights = forward.load(0)
+        numbers = {n: Integers(4, 16) for n in weights.matrices}
+        watched = Watched({}, numbers, Steps(solver=Gptq()), forward, CancelToken())
+        forward.run(0, weights, watched)
+    assert set(watched.solved) == set(numbers)
+    if exact:
+        assert not tried
+        assert not packed
+        return
+    assert set(packed) == set(numbers)
+    assert set(packed.values()) == {"int4 g16"}
+    for x, given in zip(tried, inputs, strict=True):
+        np.testing.assert_array_equal(x, given)

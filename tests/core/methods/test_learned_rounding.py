@@ -92,6 +92,16 @@ def test_products_of_either_type_have_the_gradients_of_float64(pays: bool, monke
         assert error > (1e-4 if narrow else 0)
 
 
+def test_a_large_block_gives_the_same(tiny: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its matrices are converted for each product, and a small one's once."""
+    problem = problem_of(forward_of(tiny("llama2")))
+    small = LearnedRounding(FAST).solve(problem, CancelToken())
+    monkeypatch.setattr(differentiable, "_SMALL", 0)
+    large = LearnedRounding(FAST).solve(problem, CancelToken())
+    assert all(np.array_equal(small.codes[n].codes, large.codes[n].codes) for n in problem.numbers)
+    assert torch.equal(small.hidden, large.hidden)
+
+
 def check(choice: BlockChoice, numbers: Mapping[str, Numbers]) -> None:
     assert set(choice.codes) == set(numbers)
     assert choice.after <= choice.before

@@ -50,7 +50,6 @@ def test_a_step_reads_and_writes_each_value_once(results) -> None:
     words = ("norm", "norm + residual", "norm to codes g128", "silu to codes", "read for nvfp4 g0", "outliers")
     assert {*words, "rotate 3 × 64 halves", "rotate 4 × 64 pairs in place"} <= set(shares)
     assert max(r["share"] for r in results if "share" in r) <= 1.05
-    assert min(shares.values()) >= 1
 
 
 @pytest.mark.triton
