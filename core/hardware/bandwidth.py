@@ -17,6 +17,7 @@ from core.threads import worker_count
 DEFAULT_CACHE = 32 * 2**20  # last-level cache assumed when the system does not say
 CACHES_READ = 4  # the array is this many times the last-level cache, so that little of it can stay there
 SMALLEST, LARGEST = 64 * 2**20, 2**30
+_PATIENCE = 10.0  # seconds that threads wait for each other to begin
 TIME_BUDGET = 0.12  # seconds of reading; allocating and first touching the array costs about as much again
 
 
@@ -42,7 +43,7 @@ def read_bandwidth(size: int, threads: int, budget: float = TIME_BUDGET) -> floa
     """
     values = np.empty(size // 8, np.int64)
     slices = np.array_split(values, max(threads, 1))
-    together = Barrier(len(slices))  # a thread that read alone would find the memory faster
+    together = Barrier(len(slices), timeout=_PATIENCE)  # a thread that read alone would find the memory faster
     with ThreadPoolExecutor(max(threads, 1)) as pool:
         for _ in pool.map(_fill, slices):  # pages that were never written would all be one page of zeros
             pass
